@@ -1,0 +1,499 @@
+"""What all benches share: build the C programs, start servers, drive and measure them, print the figures.
+
+Nothing here decides what is measured; each bench file does that for itself. All traffic stays on this
+machine, every program has a time limit, and every process that is started is ended by its id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TypeAlias
+
+import zmq
+
+HERE = Path(__file__).resolve().parent
+NATIVE_SOURCES = HERE / "native"
+START_LIMIT = 15.0
+"""Seconds within which a server must answer; far above any target, it only ends a hang."""
+
+Figures: TypeAlias = dict[str, float | int | str | None]
+"""The named results of a bench; None says that this machine cannot measure it."""
+
+
+class BenchError(Exception):
+    """The bench could not be carried out; the message says why."""
+
+
+class NotMeasured(Exception):  # noqa: N818  this is an answer, not a fault
+    """Something cannot be measured on this machine; the message says why."""
+
+
+# --- the wire conversation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a request and its reply look like at the client.
+
+    ``frames`` are the request's fixed frames, with None where the body stands. ``reply_body`` says which of
+    the ``reply_frames`` frames of the reply is that body again.
+    """
+
+    frames: tuple[bytes | None, ...]
+    reply_frames: int
+    reply_body: int
+
+    def request(self, body: bytes) -> list[bytes]:
+        """Return the frames of one request."""
+        return [body if frame is None else frame for frame in self.frames]
+
+    def arguments(self, body_size: int) -> list[str]:
+        """Return what the C programs must be told."""
+        frames = ["@body" if frame is None else frame.decode("ascii") for frame in self.frames]
+        shape = {
+            "--body-size": body_size,
+            "--reply-frames": self.reply_frames,
+            "--reply-body": self.reply_body,
+        }
+        return [
+            *(argument for frame in frames for argument in ("--frame", frame)),
+            *(argument for name, value in shape.items() for argument in (name, str(value))),
+        ]
+
+
+ECHO = Conversation(frames=(b"ECHO", b"", None), reply_frames=1, reply_body=0)
+
+
+# --- the C programs -----------------------------------------------------------------------------------------
+
+
+def find_compiler() -> str | None:
+    """Find a C compiler: ``$CC``, or the usual names."""
+    candidates = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    return next((found for name in candidates if name and (found := shutil.which(name))), None)
+
+
+def find_libzmq() -> str | None:
+    """Find the libzmq that pyzmq has loaded: the C programs must run on the very same one."""
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        paths = (line.split(maxsplit=5)[-1].strip() for line in maps.read_text().splitlines())
+        loaded = next((path for path in paths if Path(path).name.startswith("libzmq")), None)
+        if loaded:
+            return loaded
+    package = Path(zmq.__file__).parent
+    bundled = [*package.glob(".dylibs/libzmq*"), *package.parent.glob("pyzmq.libs/libzmq*")]
+    return str(bundled[0]) if bundled else ctypes.util.find_library("zmq")
+
+
+def _build_folder() -> Path:
+    folder = HERE / ".build"
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def build(program: str) -> Path:
+    """Compile one C program of the benches, unless it is newer than its sources."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise NotMeasured("no C compiler was found (set CC, or install one)")
+    sources = [NATIVE_SOURCES / f"{program}.c", *NATIVE_SOURCES.glob("*.h")]
+    target = _build_folder() / program
+    if target.exists() and target.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+        return target
+    # renamed into place at the end: another bench may be building or running the same program
+    unfinished = target.with_name(f"{program}.{uuid.uuid4().hex}")
+    command = [compiler, "-O2", "-std=gnu11", "-Wall", "-o", str(unfinished), str(sources[0]), "-ldl"]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if outcome.returncode != 0:
+        raise NotMeasured(f"{compiler} could not compile {sources[0].name}: {outcome.stderr.strip()}")
+    unfinished.replace(target)
+    return target
+
+
+def native_command(program: str) -> list[str]:
+    """Return the program's path and libzmq's, or raise NotMeasured when there is no compiler or no libzmq."""
+    libzmq = find_libzmq()
+    if libzmq is None:
+        raise NotMeasured("the libzmq that pyzmq uses was not found as a file")
+    return [str(build(program)), libzmq]
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds that a process with all its threads has used so far."""
+    if not sys.platform.startswith("linux"):
+        raise NotMeasured(f"CPU seconds of another process are not measured on {sys.platform}")
+    # Linux derives the number of a process's CPU clock from its id (see clock_getcpuclockid(3)); this clock
+    # counts nanoseconds, while /proc/<pid>/stat counts hundredths of a second
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_kb(pid: int) -> tuple[int, int]:
+    """Return a process's resident and proportional memory (RSS, PSS) in kB."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup")
+    if not rollup.exists():
+        raise NotMeasured(f"memory of another process is not measured on {sys.platform}")
+    lines = (line.split() for line in rollup.read_text().splitlines()[1:])
+    sizes = {words[0]: int(words[1]) for words in lines if len(words) == 3}
+    return sizes["Rss:"], sizes["Pss:"]
+
+
+def processor_model() -> str:
+    """Name the processor, so that figures of two machines are not taken for one."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return "unknown"
+
+
+class Server:
+    """A server process; leaving the ``with`` block ends it."""
+
+    def __init__(self, name: str, command: Sequence[str], endpoint: str, folder: Path) -> None:
+        self.name = name
+        self.endpoint = endpoint
+        self._log = folder / f"{name}.log"
+        self.started_at = time.perf_counter()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds used so far."""
+        return cpu_seconds(self.pid)
+
+    def log(self) -> str:
+        """Return the last of what the server printed."""
+        return self._log.read_text(errors="replace")[-2000:]
+
+    def check_alive(self) -> None:
+        """Raise BenchError when the server has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise BenchError(f"the server {self.name} ended with code {code}:\n{self.log()}")
+
+    def await_echo(self, conversation: Conversation = ECHO, limit: float = START_LIMIT) -> float:
+        """Wait until the server answers one request; return the seconds since the process was started."""
+        body = b"is anybody there?"
+        with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+            client.linger = 0
+            client.reconnect_ivl = 5  # in ms; the default of 100 would be measured as the server's start
+            client.connect(self.endpoint)
+            client.send_multipart(conversation.request(body))
+            while not client.poll(50):
+                self.check_alive()
+                if time.perf_counter() - self.started_at > limit:
+                    raise BenchError(f"the server {self.name} did not answer in {limit:.0f} s:\n{self.log()}")
+            seconds = time.perf_counter() - self.started_at
+            reply = client.recv_multipart()
+        if len(reply) != conversation.reply_frames or reply[conversation.reply_body] != body:
+            raise BenchError(f"the server {self.name} gave a wrong answer: {reply}")
+        return seconds
+
+    def stop(self) -> None:
+        """End the process: politely, and after five seconds by force."""
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def bench_folder() -> Iterator[Path]:
+    """Give a temporary folder with a short path (ipc addresses are limited to about 100 bytes)."""
+    with tempfile.TemporaryDirectory(prefix="scale0-bench-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def write_broker_toml(path: Path, wire: str, endpoint: str) -> None:
+    """Write the configuration of a broker with the echo plugin and nothing else."""
+    # a JSON string is a TOML string too
+    path.write_text(
+        f'[broker]\nplugins = ["echo"]\n\n[wire]\nimplementation = {json.dumps(wire)}\n\n'
+        f"[plugin.echo]\nbind = [{json.dumps(endpoint)}]\n"
+    )
+
+
+def broker_command(configuration: Path) -> list[str]:
+    """Return the command that starts a real broker under a name of its own."""
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    return [sys.executable, "-m", "scale0_core", "broker", "--config", str(configuration), "--name", name]
+
+
+def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None) -> Server:
+    """Start a real broker with the echo plugin on the given wire; it may not be ready yet."""
+    name = f"broker-{wire}-{uuid.uuid4().hex[:6]}"
+    endpoint = endpoint or f"ipc://{folder}/{name}"
+    configuration = folder / f"{name}.toml"
+    write_broker_toml(configuration, wire, endpoint)
+    return Server(name, broker_command(configuration), endpoint, folder)
+
+
+def start_multipart_server(folder: Path) -> Server:
+    """Start the baseline in Python."""
+    endpoint = f"ipc://{folder}/multipart"
+    return Server(
+        "multipart", [sys.executable, str(HERE / "multipart_server.py"), endpoint], endpoint, folder
+    )
+
+
+def start_c_server(folder: Path) -> Server:
+    """Start the baseline in C."""
+    endpoint = f"ipc://{folder}/c"
+    return Server("c", [*native_command("server"), endpoint], endpoint, folder)
+
+
+def native_wire_exists() -> bool:
+    """Tell whether the core was installed with its C extension."""
+    return importlib.util.find_spec("scale0_core.io._wire") is not None
+
+
+# --- load ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much to send: requests, how many of them in flight at once, over how many connections, how large.
+
+    A ROUTER drops or refuses what exceeds a connection's high-water mark (1,000 by default, and libzmq
+    notices only every 500 messages what the peer has taken): many in flight need several connections.
+    """
+
+    requests: int
+    window: int = 1
+    connections: int = 1
+    body_size: int = 100
+    time_limit: float = 60.0
+    conversation: Conversation = ECHO
+
+
+def drive(server: Server, load: Load) -> dict[str, float]:
+    """Send the load to the server; return what the load generator measured, and ``cpu_s`` of the server."""
+    before = server.cpu_seconds()
+    measured = _drive_natively(server, load) if find_compiler() else _drive_in_python(server, load)
+    return {**measured, "cpu_s": server.cpu_seconds() - before}
+
+
+def _drive_natively(server: Server, load: Load) -> dict[str, float]:
+    program, libzmq = native_command("load")
+    options = {
+        "--library": libzmq,
+        "--endpoint": server.endpoint,
+        "--count": load.requests,
+        "--window": load.window,
+        "--connections": load.connections,
+        "--time-limit": load.time_limit,
+    }
+    command = [program, *(str(part) for option in options.items() for part in option)]
+    command += load.conversation.arguments(load.body_size)
+    outcome = subprocess.run(
+        command, capture_output=True, text=True, timeout=load.time_limit + 30, check=False
+    )
+    if outcome.returncode != 0:
+        server.check_alive()
+        raise BenchError(f"load on {server.name} failed: {outcome.stderr.strip()}\n{server.log()}")
+    measured: dict[str, float] = json.loads(outcome.stdout)
+    return measured
+
+
+def _drive_in_python(server: Server, load: Load) -> dict[str, float]:
+    """Do what load.c does, slower: where there is no compiler the server waits for the load generator."""
+    conversation, deadline = load.conversation, time.perf_counter() + load.time_limit
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.linger = 0
+        client.rcvtimeo = 1000
+        client.connect(server.endpoint)
+        bodies = [number.to_bytes(8, "big").ljust(load.body_size, b".") for number in range(load.requests)]
+        times: list[float] = []
+        start, cpu_start = time.perf_counter(), time.process_time()
+        # 100 in flight at most, as this one has one connection only
+        window = min(load.window, 100, load.requests)
+        sent = start
+        for body in bodies[:window]:
+            client.send_multipart(conversation.request(body))
+        for number in range(load.requests):
+            try:
+                reply = client.recv_multipart()
+            except zmq.Again:
+                raise BenchError(f"load on {server.name}: {number} of {load.requests} answered") from None
+            times.append(time.perf_counter() - sent)
+            if len(reply) != conversation.reply_frames or reply[conversation.reply_body] != bodies[number]:
+                raise BenchError(f"the server {server.name} gave a wrong answer")
+            sent = time.perf_counter()
+            if number + window < load.requests:
+                client.send_multipart(conversation.request(bodies[number + window]))
+            if sent > deadline:
+                raise BenchError(f"load on {server.name}: not done after {load.time_limit:g} s")
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    times.sort()
+    percentiles = {"p50_us": times[len(times) // 2] * 1e6, "p99_us": times[len(times) * 99 // 100] * 1e6}
+    return {
+        "requests": load.requests,
+        "seconds": seconds,
+        "requests_per_s": load.requests / seconds,
+        "mb_per_s": load.requests * load.body_size / seconds / 1e6,
+        "load_cpu_s": cpu,
+        **(percentiles if window == 1 else {}),
+    }
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure that must be at most (or at least) a limit."""
+
+    figure: str
+    limit: float
+    meaning: str
+    at_least: bool = False
+
+    def verdict(self, value: object) -> str:
+        """Say ``ok``, ``missed`` or ``not measured``."""
+        if not isinstance(value, (int, float)):
+            return "not measured"
+        return "ok" if (value >= self.limit if self.at_least else value <= self.limit) else "missed"
+
+
+@dataclass
+class Report:
+    """What a bench found: figures by name, notes for the reader, and the targets they are held against."""
+
+    title: str
+    targets: Sequence[Target] = ()
+    figures: Figures = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def print_targets(self) -> None:
+        """Print each target beside its figure."""
+        rows = [
+            [
+                target.figure,
+                show(self.figures.get(target.figure)),
+                f"{'>=' if target.at_least else '<='} {target.limit:g}",
+                target.verdict(self.figures.get(target.figure)),
+                target.meaning,
+            ]
+            for target in self.targets
+        ]
+        print_table(["figure", "measured", "target", "", "what it is"], rows)
+
+    def missed(self) -> bool:
+        """Tell whether any target is missed; what was not measured is not missed."""
+        return any(target.verdict(self.figures.get(target.figure)) == "missed" for target in self.targets)
+
+
+def show(value: object) -> str:
+    """Write a figure with three digits that count."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table in columns as wide as their content."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, ["-" * width for width in widths], *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print()
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every bench has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", action="store_true", help="print only one JSON object, on the last line")
+    parser.add_argument("--quick", action="store_true", help="a smaller run, under 60 seconds in all")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    return parser
+
+
+def surroundings() -> Figures:
+    """Say what the figures were measured on."""
+    return {
+        "python": sys.version.split()[0],
+        "pyzmq": zmq.__version__,
+        "libzmq": zmq.zmq_version(),
+        "processor": processor_model(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _end_by_signal(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # so that the with blocks end what was started
+
+
+def run_bench(
+    parser: argparse.ArgumentParser,
+    measure: Callable[[argparse.Namespace], Report],
+    print_details: Callable[[Mapping[str, Any]], None] | None = None,
+) -> int:
+    """Run one bench from the command line and print its report; return the exit code."""
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end_by_signal)
+    began = time.perf_counter()
+    try:
+        report = measure(options)
+    except (BenchError, NotMeasured, subprocess.TimeoutExpired) as problem:
+        print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)
+        return 2
+    report.figures["bench_seconds"] = round(time.perf_counter() - began, 1)
+    figures = {**report.figures, **surroundings(), "quick": options.quick}
+    if options.json:
+        for note in report.notes:
+            print(f"note: {note}")
+        print(json.dumps({**figures, "targets_missed": report.missed()}))
+    else:
+        print(f"{report.title}\n")
+        if print_details is not None:
+            print_details(report.figures)
+        report.print_targets()
+        for note in report.notes:
+            print(f"note: {note}")
+        print(", ".join(f"{name} {value}" for name, value in surroundings().items()))
+    return 1 if options.check and report.missed() else 0

@@ -1,0 +1,111 @@
+/* What one request looks like and what its reply must look like: shared by load.c and idle.c.
+ *
+ * A request is a list of fixed frames with one body among them. A body begins with a stamp (a serial number
+ * and the buffer it lies in), so that a reply that is lost, doubled, mixed up or cut is noticed.
+ */
+#ifndef SCALE0_BENCH_REQUEST_H
+#define SCALE0_BENCH_REQUEST_H
+
+#include "zmq_dl.h"
+
+enum { MAX_FRAMES = 16, STAMP_SIZE = 16, TAIL_SIZE = 64 };
+
+struct stamp { uint64_t serial; uint64_t slot; };
+
+struct request {
+    const char *frames[MAX_FRAMES]; /* NULL is the body's place */
+    int frame_count;
+    size_t body_size;
+    int reply_frames; /* how many frames a reply has */
+    int reply_body;   /* which of them is the body */
+};
+
+static void no_free(void *data, void *hint) { (void) data; (void) hint; }
+
+/* Understand one argument that describes the request; 0 when it is about something else. */
+static int parse_request_option(struct request *request, const char *name, const char *value) {
+    if (!strcmp(name, "--frame")) {
+        if (request->frame_count == MAX_FRAMES) fail("more than %d frames", MAX_FRAMES);
+        request->frames[request->frame_count++] = strcmp(value, "@body") ? value : NULL;
+    } else if (!strcmp(name, "--body-size")) request->body_size = strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--reply-frames")) request->reply_frames = atoi(value);
+    else if (!strcmp(name, "--reply-body")) request->reply_body = atoi(value);
+    else return 0;
+    return 1;
+}
+
+static void check_request(const struct request *request) {
+    int bodies = 0;
+    for (int i = 0; i < request->frame_count; i++) bodies += request->frames[i] == NULL;
+    if (bodies != 1) fail("give exactly one --frame @body (and the fixed frames before and after it)");
+    if (request->body_size < STAMP_SIZE) fail("--body-size must be at least %d", STAMP_SIZE);
+    if (request->reply_body < 0 || request->reply_body >= request->reply_frames)
+        fail("--reply-body must be a frame of the reply, counted from 0");
+}
+
+/* Fill a body with bytes that differ from place to place; the stamp comes when it is sent. */
+static void fill_body(unsigned char *body, size_t size) {
+    for (size_t i = 0; i < size; i++) body[i] = (unsigned char) (i * 31 + (i >> 8));
+}
+
+/* Send one request. The body is not copied: it must stay untouched until its reply has come. */
+static void send_request(void *socket, const struct request *request, unsigned char *body,
+                         struct stamp stamp) {
+    memcpy(body, &stamp, sizeof stamp);
+    for (int i = 0; i < request->frame_count; i++) {
+        const char *fixed = request->frames[i];
+        void *data = fixed ? (void *) fixed : body;
+        size_t size = fixed ? strlen(fixed) : request->body_size;
+        zmq_msg_t message;
+        if (zmq.msg_init_data(&message, data, size, no_free, NULL)) fail_zmq("msg_init_data");
+        /* never blocks: the benches' clients have no high-water mark, the window bounds what is queued */
+        int flags = ZMQ_DONTWAIT | (i + 1 < request->frame_count ? ZMQ_SNDMORE : 0);
+        if (zmq.msg_send(&message, socket, flags) < 0) fail_zmq("send");
+    }
+}
+
+/* Compare a body with the one sent from its buffer: the beginning and the end, which is cheap at any size. */
+static void check_body(const struct request *request, const unsigned char *body, const unsigned char *sent) {
+    size_t tail = request->body_size < TAIL_SIZE ? request->body_size : TAIL_SIZE;
+    size_t from = request->body_size - tail;
+    if (memcmp(body, sent, STAMP_SIZE) || memcmp(body + from, sent + from, tail))
+        fail("a reply has another body");
+}
+
+/* Receive one reply and return its stamp through the argument; 0 when none has come (EAGAIN). */
+static int receive_reply(void *socket, const struct request *request, unsigned char *bodies, size_t slots,
+                         struct stamp *stamp, int flags) {
+    zmq_msg_t message;
+    int frame = 0, more = 1;
+    zmq.msg_init(&message);
+    for (; more; frame++) {
+        if (zmq.msg_recv(&message, socket, flags) < 0) {
+            if (frame == 0 && errno == EAGAIN) { zmq.msg_close(&message); return 0; }
+            fail_zmq("receive");
+        }
+        more = zmq.msg_more(&message);
+        if (frame != request->reply_body) continue;
+        const unsigned char *body = zmq.msg_data(&message);
+        if (zmq.msg_size(&message) != request->body_size)
+            fail("a reply's body has %zu bytes, not %zu", zmq.msg_size(&message), request->body_size);
+        memcpy(stamp, body, sizeof *stamp);
+        if (stamp->slot >= slots) fail("a reply carries a body that was never sent");
+        check_body(request, body, bodies + stamp->slot * request->body_size);
+    }
+    zmq.msg_close(&message);
+    if (frame != request->reply_frames) fail("a reply has %d frames, not %d", frame, request->reply_frames);
+    return 1;
+}
+
+/* Open a DEALER without high-water marks that gives up nothing and waits for nobody when closed. */
+static void *open_dealer(void *context, const char *endpoint) {
+    void *socket = zmq.socket(context, ZMQ_DEALER);
+    if (!socket) fail_zmq("socket");
+    set_option(socket, ZMQ_LINGER, 0);
+    set_option(socket, ZMQ_SNDHWM, 0);
+    set_option(socket, ZMQ_RCVHWM, 0);
+    if (zmq.connect(socket, endpoint)) fail_zmq(endpoint);
+    return socket;
+}
+
+#endif

@@ -1,0 +1,24 @@
+"""What the core sees of this plugin: its hooks."""
+
+from __future__ import annotations
+
+from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
+
+from scale0_echo.service import EchoService
+from scale0_echo.settings import EchoSettings
+
+
+@hookimpl
+def scale0_plugin_info() -> PluginInfo:
+    """Describe the plugin."""
+    return PluginInfo(
+        summary="sends back what it gets, at once, later, or as a digest",
+        settings=EchoSettings,
+        safe_by_default=True,
+    )
+
+
+@hookimpl
+def scale0_services(settings: EchoSettings, context: BrokerContext) -> list[Service]:
+    """Make the one service of this plugin."""
+    return [EchoService(settings, bind=[context.address(address) for address in settings.bind])]

@@ -1,0 +1,100 @@
+"""The service itself: a state machine without I/O.
+
+A request has an optional empty frame (a REQ socket puts it there), a command, an options frame, and a body of any frames:
+
+=========  ====================  =========================================================
+command    options               answer
+=========  ====================  =========================================================
+`ECHO`     empty                 the body, at once
+`LATER`    milliseconds          the body, when the time has passed
+`DIGEST`   empty                 the SHA-256 of the body, in hexadecimal digits
+=========  ====================  =========================================================
+
+Anything else is answered with the frames `ERROR`, a code and a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+
+from scale0_core.api import KIB, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
+
+from scale0_echo.settings import EchoSettings
+
+LONGEST_DELAY_MS = 3_600_000
+
+
+class EchoService:
+    """Sends back what it gets."""
+
+    name = "echo"
+
+    def __init__(self, settings: EchoSettings | None = None, bind: Sequence[str] = ("inproc://echo",)) -> None:
+        self._settings = settings or EchoSettings()
+        self._waiting: list[tuple[float, int, Send]] = []
+        self._numbers = count()
+        self.endpoints: Mapping[str, Endpoint] = {
+            "requests": Endpoint(
+                kind=SocketKind.ROUTER,
+                bind=tuple(bind),
+                max_message=self._settings.max_message,
+                blob_over=8 * KIB,
+            )
+        }
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Answer one request."""
+        if len(frames) > 3 and frames[1] == b"ECHO" and not frames[2]:
+            return ((socket, frames[:1] + frames[3:]),)
+        start = 2 if len(frames) > 1 and not frames[1] else 1  # after the routing id and a REQ socket's empty frame
+        envelope, request = frames[:start], frames[start:]
+        if len(request) < 3:
+            return [_error(socket, envelope, b"400", b"a request has a command, options and a body")]
+        command, options, body = bytes(request[0]), bytes(request[1]), request[2:]
+        if command == b"ECHO" and not options:
+            return [(socket, envelope + body)]
+        if command == b"LATER":
+            return self._later(socket, envelope, options, body, now)
+        if command == b"DIGEST" and not options:
+            return [Job(key=envelope[0], function=_digest, argument=body, token=(socket, envelope))]
+        return [_error(socket, envelope, b"501", b"commands are ECHO, LATER and DIGEST")]
+
+    def next_deadline(self) -> float | None:
+        """Say when the next message is to be sent back."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def on_deadline(self, now: float) -> Iterable[Effect]:
+        """Send back all that is due."""
+        due = []
+        while self._waiting and self._waiting[0][0] <= now:
+            due.append(heapq.heappop(self._waiting)[2])
+        return due
+
+    def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
+        """Send the digest that a thread has made."""
+        socket, envelope = result.token
+        if result.error is not None:
+            return [_error(socket, envelope, b"500", str(result.error).encode())]
+        return [(socket, (*envelope, result.value))]
+
+    def _later(self, socket: str, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Effect]:
+        if not options.isdigit() or len(options) > 7 or int(options) > LONGEST_DELAY_MS:
+            return [_error(socket, envelope, b"400", b"LATER takes milliseconds, at most 3600000")]
+        if len(self._waiting) >= self._settings.max_waiting:
+            return [_error(socket, envelope, b"429", b"too many messages wait already")]
+        heapq.heappush(self._waiting, (now + int(options) / 1000, next(self._numbers), (socket, envelope + body)))
+        return []
+
+
+def _digest(body: Frames) -> bytes:
+    digest = hashlib.sha256()
+    for frame in body:
+        digest.update(frame)
+    return digest.hexdigest().encode()
+
+
+def _error(socket: str, envelope: Frames, code: bytes, reason: bytes) -> Send:
+    return (socket, (*envelope, b"ERROR", code, reason))

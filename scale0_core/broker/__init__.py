@@ -1,0 +1,1 @@
+"""The broker's own parts that need no I/O."""

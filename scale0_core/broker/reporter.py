@@ -1,0 +1,64 @@
+"""The core's own plugin: logs where the broker can be reached, and what could not be sent.
+
+A built-in feature that uses the same hooks as any plugin from outside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scale0_core.hookspecs import hookimpl
+from scale0_core.logs import get_logger
+from scale0_core.plugin_types import BatchReport, PluginInfo, RunningBroker
+
+LOG = get_logger("broker")
+
+INTERVAL = 10.0
+"""Seconds between two lines on failed sends."""
+
+
+class Reporter:
+    """Logs start and stop, and failed sends by reason at a bounded rate."""
+
+    def __init__(self) -> None:
+        self._failed: Counter[tuple[str, str, str]] = Counter()
+        self._logged = float("-inf")
+
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        """Describe the reporter."""
+        return PluginInfo(summary="logs addresses, failed sends and totals", safe_by_default=True)
+
+    @hookimpl
+    def scale0_started(self, broker: RunningBroker) -> None:
+        """Log the address of every socket."""
+        for service, sockets in broker.addresses.items():
+            for socket, addresses in sockets.items():
+                for address in addresses:
+                    LOG.info("serving", service=service, socket=socket, address=address)
+        LOG.info("ready", name=broker.name, wire=broker.wire, services=len(broker.addresses))
+
+    @hookimpl
+    def scale0_batch(self, report: BatchReport) -> None:
+        """Collect failed sends, and log them now and then."""
+        for service, failure in report.failed:
+            self._failed[service, failure.socket, failure.reason] += 1
+        if self._failed and report.now - self._logged >= INTERVAL:
+            self._logged = report.now
+            self._log_failed()
+
+    @hookimpl
+    def scale0_stopping(self, broker: RunningBroker) -> None:
+        """Log the totals of every service."""
+        self._log_failed()
+        for service, counts in broker.counts.items():
+            LOG.info(
+                "totals", service=service, received=counts.received, sent=counts.sent, errors=counts.errors,
+                undelivered=sum(counts.undelivered.values()), dropped=sum(counts.dropped.values()),
+                jobs=counts.jobs, jobs_failed=counts.jobs_failed, slow=counts.slow,
+            )  # fmt: skip
+
+    def _log_failed(self) -> None:
+        for (service, socket, reason), count in self._failed.items():
+            LOG.warning("messages could not be sent", service=service, socket=socket, reason=reason, count=count)
+        self._failed.clear()

@@ -1,0 +1,194 @@
+"""A service's place in the broker: it is called here, and what it does wrong stays here.
+
+The real loop, the testing kit and the simulated network all drive services through a ``Seat``, so that counting,
+budgets and quarantine are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from scale0_core.broker.jobs import JobQueue
+from scale0_core.errors import ServiceFault
+from scale0_core.logs import Logger, get_logger
+from scale0_core.service import (
+    Effect,
+    Frames,
+    JobResult,
+    LaterResults,
+    Send,
+    SendFailure,
+    Service,
+    Undelivered,
+)
+
+STUCK_PAUSE = 0.1
+"""Seconds until a service whose deadline did not move is asked again."""
+
+MALFORMED = "malformed"
+"""The reason of a send that was not (socket name, tuple of frames)."""
+
+
+@attrs.frozen(kw_only=True)
+class SeatLimits:
+    """How much a service may do wrong, and how much it may ask for at once."""
+
+    errors: int = 10
+    errors_window: float = 60.0
+    jobs: int = 1024
+
+
+@attrs.define
+class SeatCounts:
+    """What happened at one seat since the start. Nothing is lost without showing up here."""
+
+    received: int = 0
+    sent: int = 0
+    errors: int = 0
+    jobs: int = 0
+    jobs_failed: int = 0
+    slow: int = 0
+    undelivered: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    dropped: Counter[str] = attrs.field(factory=Counter)
+
+
+class Seat:
+    """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
+
+    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+        self.service = service
+        self.plugin = plugin or service.name
+        self.limits = limits or SeatLimits()
+        self.counts = SeatCounts()
+        self.jobs = JobQueue()
+        self.sends: list[Send] = []
+        self.quarantined = False
+        self.log: Logger = get_logger(f"plugin.{self.plugin}")
+        self._on_job = service.on_job if isinstance(service, LaterResults) else None
+        self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
+        # services without jobs return sends only, and sorting them out would cost on every message
+        self._collect: Callable[[Iterable[Effect]], None] = self._sort if self._on_job else self._extend
+        self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
+        self._logged: set[str] = set()
+        self._not_before = float("-inf")
+
+    @property
+    def paused(self) -> bool:
+        """True while the service has as many jobs in flight as it may: its sockets are not read meanwhile."""
+        return self.jobs.in_flight >= self.limits.jobs
+
+    def receive(self, socket: str, messages: Sequence[Frames], now: float) -> None:
+        """Give a batch of messages to the service, one by one."""
+        self.counts.received += len(messages)
+        receive, collect = self.service.receive, self._collect
+        pending = iter(messages)
+        while not self.quarantined:
+            try:
+                for frames in pending:
+                    collect(receive(socket, frames, now))
+                return
+            except Exception as error:
+                self._failed("receive", error, now)
+        self._drop("quarantined", sum(1 for _ in pending))
+
+    def next_deadline(self) -> float | None:
+        """Ask the service when it wants to be called; a deadline that did not move is put off."""
+        if self.quarantined:
+            return None
+        due = self.service.next_deadline()
+        return None if due is None else max(due, self._not_before)
+
+    def on_deadline(self, now: float) -> None:
+        """Call the service if something is due."""
+        try:
+            due = self.next_deadline()
+            if due is None or due > now:
+                return
+            self._collect(self.service.on_deadline(now))
+            moved = self.service.next_deadline()
+            if moved is not None and not moved > now:
+                raise ServiceFault(
+                    f"the deadline of service {self.service.name} did not move", f"it is {moved} after on_deadline({now})"
+                )
+        except Exception as error:
+            self._not_before = now + STUCK_PAUSE
+            self._failed("on_deadline", error, now)
+
+    def job_done(self, result: JobResult, now: float) -> None:
+        """Hand the outcome of a job to the service."""
+        self.counts.jobs += 1
+        if result.error is not None:
+            self.counts.jobs_failed += 1
+        if self.quarantined:
+            self._drop("quarantined", 1)
+        elif self._on_job is not None:
+            self._guarded("on_job", now, lambda on_job=self._on_job: on_job(result, now))
+
+    def take_sends(self) -> list[Send]:
+        """Give all that waits to be sent."""
+        sends, self.sends = self.sends, []
+        return sends
+
+    def sent(self, count: int, failures: Sequence[SendFailure], now: float) -> None:
+        """Note the outcome of sending ``count`` messages, and give back those that failed to a service that asks."""
+        self.counts.sent += count - len(failures)
+        for failure in failures:
+            self.counts.undelivered[failure.socket, failure.reason] += 1
+            if failure.reason == MALFORMED:
+                self._failed("send", ServiceFault(f"service {self.service.name} returned a malformed send"), now)
+            elif self._on_undelivered is not None and not self.quarantined:
+                self._guarded("on_undelivered", now, lambda f=failure: self._return(f, now))
+
+    def _return(self, failure: SendFailure, now: float) -> Iterable[Effect]:
+        assert self._on_undelivered is not None
+        return self._on_undelivered(failure.socket, failure.frames, failure.reason, now)
+
+    def _guarded(self, where: str, now: float, call: Callable[[], Iterable[Effect]]) -> None:
+        try:
+            self._collect(call())
+        except Exception as error:
+            self._failed(where, error, now)
+
+    def _extend(self, effects: Iterable[Effect]) -> None:
+        self.sends.extend(effects)  # type: ignore[arg-type]  # no on_job: a Job here is malformed, and the wire says so
+
+    def _sort(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is tuple:
+                self.sends.append(effect)
+            else:
+                self.jobs.add(effect)  # type: ignore[arg-type]
+
+    def _drop(self, reason: str, count: int) -> None:
+        if count:
+            self.counts.dropped[reason] += count
+
+    def _failed(self, where: str, error: Exception, now: float) -> None:
+        """Count an exception, log the first of its kind, and quarantine the service when its budget is used up."""
+        self.counts.errors += 1
+        kind = f"{where} {type(error).__name__} {_place(error)}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            self.log.error(
+                "service raised; further errors of this kind are only counted",
+                service=self.service.name, plugin=self.plugin, where=where, error=repr(error), place=_place(error),
+                trace="".join(traceback.format_exception(error)),
+            )
+        recent = self._recent_errors
+        recent.append(now)
+        if not self.quarantined and len(recent) == recent.maxlen and now - recent[0] <= self.limits.errors_window:
+            self.quarantined = True
+            self.log.error(
+                "service quarantined: it raised too often and is no longer called; the other services go on",
+                service=self.service.name, plugin=self.plugin, errors=self.counts.errors,
+                within=f"{self.limits.errors_window:g}s", next="scale0 plugins doctor; then restart the broker",
+            )
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"

@@ -1,0 +1,1 @@
+"""broker.toml as attrs classes."""

@@ -1,0 +1,105 @@
+"""Reading broker.toml, the command line's overrides included."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from scale0_core.config.settings import CoreSettings
+from scale0_core.config.structure import nearest, structure
+from scale0_core.errors import ConfigError, Fault
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_FILE = "broker.toml"
+EMBEDDED = "embedded defaults"
+
+
+@attrs.frozen
+class BrokerConfig:
+    """One broker.toml as read: the core's settings, and the tables of the plugins, not looked at yet."""
+
+    source: str
+    core: CoreSettings
+    plugin_tables: Mapping[str, Any]
+
+
+def find_config(given: str | None, environment: Mapping[str, str]) -> Path | None:
+    """Give the file to read: the one given, $SCALE0_CONFIG, or broker.toml here; None for the embedded defaults."""
+    if given or environment.get("SCALE0_CONFIG"):
+        return Path(given or environment["SCALE0_CONFIG"])
+    here = Path(DEFAULT_FILE)
+    return here if here.exists() else None
+
+
+def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfig:
+    """Read a configuration and lay ``table.key=value`` overrides over it; a ConfigError lists all faults."""
+    source = EMBEDDED if path is None else str(path)
+    tree = {} if path is None else _parse(path)
+    faults = [fault for override in overrides if (fault := _override(tree, override))]
+    plugin_tables = tree.pop("plugin", {})
+    faults += _table_faults(plugin_tables)
+    core, core_faults = structure(CoreSettings, tree, "")
+    faults += core_faults
+    if core is None or faults:
+        raise ConfigError(source, tuple(faults))
+    return BrokerConfig(source, core, plugin_tables)
+
+
+def unknown_tables(tables: Mapping[str, Any], known: Iterable[str]) -> list[Fault]:
+    """List the tables [plugin.NAME] that belong to no plugin."""
+    names = set(known)
+    return [
+        Fault(f"plugin.{name}", "no plugin of that name is installed", nearest(name, names))
+        for name in tables
+        if name not in names
+    ]
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(str(path), (Fault(str(path), f"cannot be read: {error.strerror}"),)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), (Fault(str(path), f"is not TOML: {error}"),)) from error
+
+
+def _table_faults(tables: object) -> list[Fault]:
+    if not isinstance(tables, Mapping):
+        return [Fault("plugin", f"must hold tables such as [plugin.echo], not {tables!r}")]
+    return [
+        Fault(f"plugin.{name}", f"must be a table, not {table!r}")
+        for name, table in tables.items()
+        if not isinstance(table, Mapping)
+    ]
+
+
+def _override(tree: dict[str, Any], override: str) -> Fault | None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts) or len(parts) < 2:
+        return Fault(f"--set {override}", "must look like table.key=value", "for example wire.batch=64")
+    table = tree
+    for part in parts[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            return Fault(f"--set {override}", f"{part} is not a table")
+    table[parts[-1]] = _value(text.strip())
+    return None
+
+
+def _value(text: str) -> Any:
+    """Read a TOML value; a bare word is a string, so that the shell needs no second quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text

@@ -1,0 +1,111 @@
+"""What broker.toml may hold for the core; plugins have tables of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import attrs
+from attrs import validators
+
+from scale0_core.broker.seat import SeatLimits
+
+T = TypeVar("T")
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def setting(default: T, help: str, *, validator: Callable[..., Any] | None = None) -> T:  # noqa: A002
+    """Make a field of a settings class: a default, a help text that the command line and the docs show, a check."""
+    # attrs' own stubs do the same: the field specifier is typed as the value it will hold
+    return attrs.field(default=default, metadata={"help": help}, validator=validator)  # type: ignore[no-any-return,call-overload]
+
+
+at_least_1 = validators.ge(1)
+not_negative = validators.ge(0)
+
+
+def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
+    if not value or len(value) > 64 or not all(c.isalnum() or c in "._-" for c in value) or value.startswith("."):
+        raise ValueError(f"'{field.name}' is 1 to 64 letters, digits, '.', '_' or '-': {value!r}")
+
+
+@attrs.frozen
+class BrokerSettings:
+    """The table [broker]."""
+
+    name: str = setting("default", "One broker of a name runs on a machine at a time.", validator=_is_name)
+    plugins: tuple[str, ...] | None = setting(
+        None, "Names of the plugins to start; without it, all installed ones that say they are safe by default."
+    )
+    required: tuple[str, ...] = setting((), "Plugins without which the broker does not start.")
+    runtime_dir: str = setting("", "Folder for sockets; by default a private one of the user's.")
+    data_dir: str = setting("", "Folder for what must survive a restart; by default the user's state folder.")
+    stop_seconds: float = setting(
+        5.0, "How long a stop waits for jobs that are under way.", validator=not_negative
+    )
+
+
+@attrs.frozen
+class WireSettings:
+    """The table [wire]: how messages are moved."""
+
+    implementation: Literal["auto", "native", "pure"] = setting(
+        "auto", "Which wire to use; auto takes the native one where it is there."
+    )
+    batch: int = setting(
+        256, "Messages taken from one socket before the others have their turn.", validator=at_least_1
+    )
+    insecure: bool = setting(
+        False, "Allow sockets that other machines can reach without encryption and authentication."
+    )
+    linger_ms: int = setting(
+        1000, "How long a closing socket tries to deliver what it still holds.", validator=not_negative
+    )
+    handshake_ms: int = setting(
+        2000, "A connection that has not said who it is by then is closed.", validator=at_least_1
+    )
+    heartbeat_ms: int = setting(
+        20_000,
+        "Interval of ZeroMQ's own heartbeats: a peer that does not answer one is disconnected. 0 turns them off.",
+        validator=not_negative,
+    )
+    io_threads: int = setting(1, "Threads in which ZeroMQ does its input and output.", validator=at_least_1)
+
+
+@attrs.frozen
+class LogSettings:
+    """The table [log]."""
+
+    level: LogLevel = setting("info", "What is logged: debug, info, warning or error.")
+    format: Literal["text", "json"] = setting("text", "Lines for people, or JSON for machines.")
+    levels: Mapping[str, LogLevel] = attrs.field(
+        factory=dict, metadata={"help": "Levels of their own for plugins, by name: levels.echo = 'debug'."}
+    )
+
+
+@attrs.frozen
+class LimitSettings:
+    """The table [limits]: what one service may do wrong or ask for before it is held back."""
+
+    errors: int = setting(10, "So many exceptions within the window put a service into quarantine.", validator=at_least_1)
+    errors_window_seconds: float = setting(60.0, "The window for counting exceptions.", validator=not_negative)
+    slow_call_ms: int = setting(
+        100, "A service that holds the loop longer than this is logged by name.", validator=at_least_1
+    )
+    jobs: int = setting(1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1)
+    job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
+
+    def seat(self) -> SeatLimits:
+        """Give the part that a seat watches over."""
+        return SeatLimits(errors=self.errors, errors_window=self.errors_window_seconds, jobs=self.jobs)
+
+
+@attrs.frozen
+class CoreSettings:
+    """All tables of broker.toml but those of the plugins."""
+
+    broker: BrokerSettings = attrs.field(factory=BrokerSettings)
+    wire: WireSettings = attrs.field(factory=WireSettings)
+    log: LogSettings = attrs.field(factory=LogSettings)
+    limits: LimitSettings = attrs.field(factory=LimitSettings)

@@ -1,0 +1,141 @@
+"""Every error that Scale0 raises on purpose.
+
+::
+
+    Scale0Error                  carries a Problem: what, why, consequence, remedy; and the exit code of the command line
+    ├── UsageError               the command line was used wrongly (64)
+    ├── ConfigError              broker.toml or a setting is wrong; holds all the faults found (78)
+    ├── NameTakenError           a broker of this name runs already (69)
+    ├── AddressError             a socket could not be opened (69)
+    ├── PluginError              a plugin cannot be used
+    │   ├── PluginMissingError       no such plugin is installed
+    │   ├── PluginImportError        its module cannot be imported
+    │   ├── PluginContractError      it does not keep to the plugin interface
+    │   ├── PluginVersionError       it wants another API_VERSION
+    │   └── PluginStartError         it raised while starting
+    └── ServiceFault             what a service did wrong while running (counted, never raised through the loop)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import attrs
+
+
+class Exit(IntEnum):
+    """What the exit codes of ``scale0`` mean (after sysexits)."""
+
+    DONE = 0
+    NEGATIVE = 1
+    USAGE = 64
+    DATA = 65
+    UNREACHED = 69
+    BUG = 70
+    TIMEOUT = 75
+    PERMISSION = 77
+    CONFIG = 78
+
+
+@attrs.frozen
+class Problem:
+    """An error for people: what happened, why, what follows from it, and what to do now."""
+
+    what: str
+    why: str = ""
+    consequence: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(part for part in (self.what, self.why, self.consequence, self.remedy) if part)
+
+
+class Scale0Error(Exception):
+    """The root of all errors of Scale0."""
+
+    exit_code: Exit = Exit.BUG
+
+    def __init__(self, what: str, why: str = "", consequence: str = "", remedy: str = "") -> None:
+        self.problem = Problem(what, why, consequence, remedy)
+        super().__init__(str(self.problem))
+
+
+class UsageError(Scale0Error):
+    """The command line was used wrongly."""
+
+    exit_code = Exit.USAGE
+
+
+@attrs.frozen
+class Fault:
+    """One thing that is wrong in a configuration: where, what, and what may have been meant."""
+
+    place: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class ConfigError(Scale0Error):
+    """The configuration is wrong; ``faults`` holds everything that was found."""
+
+    exit_code = Exit.CONFIG
+
+    def __init__(self, source: str, faults: tuple[Fault, ...]) -> None:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        super().__init__(
+            f"{source} has {count}",
+            "\n".join(str(fault) for fault in faults),
+            "the broker does not start with it",
+            "mend the places named, then run: scale0 config check",
+        )
+        self.source = source
+        self.faults = faults
+
+
+class NameTakenError(Scale0Error):
+    """A broker of this name runs already on this machine."""
+
+    exit_code = Exit.UNREACHED
+
+
+class AddressError(Scale0Error):
+    """A socket could not be opened at its address."""
+
+    exit_code = Exit.UNREACHED
+
+
+class PluginError(Scale0Error):
+    """A plugin cannot be used."""
+
+    exit_code = Exit.CONFIG
+
+    def __init__(self, plugin: str, what: str, why: str = "", consequence: str = "", remedy: str = "") -> None:
+        super().__init__(what, why, consequence, remedy)
+        self.plugin = plugin
+
+
+class PluginMissingError(PluginError):
+    """No plugin of that name is installed."""
+
+
+class PluginImportError(PluginError):
+    """The plugin's module cannot be imported."""
+
+
+class PluginContractError(PluginError):
+    """The plugin does not keep to the plugin interface."""
+
+
+class PluginVersionError(PluginError):
+    """The plugin was made for another API_VERSION."""
+
+
+class PluginStartError(PluginError):
+    """The plugin raised while it was started."""
+
+
+class ServiceFault(Scale0Error):
+    """What a service did wrong while running, such as a deadline that never moves."""

@@ -1,0 +1,544 @@
+/* The native wire: whole batches of messages between ZeroMQ and Python in one call.
+
+   The functions of libzmq are taken from the copy that pyzmq has already loaded (load_library), never linked: so there
+   is only one libzmq in the process, and this builds on a machine without its headers. Everything here is called by one
+   thread, the loop's; only Poller.wait releases the GIL, since it is the only call that may sleep. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The part of zmq.h that is used; all of it is stable since libzmq 3.2. */
+typedef struct { _Alignas(void *) unsigned char opaque[64]; } zmq_msg_t;
+typedef struct { void *socket; int fd; short events; short revents; } zmq_pollitem_t;
+enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1 };
+
+static struct {
+    int (*msg_init)(zmq_msg_t *);
+    int (*msg_recv)(zmq_msg_t *, void *, int);
+    int (*msg_send)(zmq_msg_t *, void *, int);
+    int (*msg_copy)(zmq_msg_t *, zmq_msg_t *);
+    int (*msg_move)(zmq_msg_t *, zmq_msg_t *);
+    int (*msg_close)(zmq_msg_t *);
+    int (*msg_more)(const zmq_msg_t *);
+    void *(*msg_data)(zmq_msg_t *);
+    size_t (*msg_size)(const zmq_msg_t *);
+    int (*send)(void *, const void *, size_t, int);
+    int (*poll)(zmq_pollitem_t *, int, long);
+    int (*last_errno)(void);
+    const char *(*strerror)(int);
+} zmq;
+
+/* ------------------------------------------------------------------ Blob: a received frame that is not copied */
+
+typedef struct {
+    PyObject_HEAD
+    zmq_msg_t msg;
+} Blob;
+
+static PyTypeObject BlobType;
+
+static void Blob_dealloc(Blob *self)
+{
+    zmq.msg_close(&self->msg);
+    Py_TYPE(self)->tp_free((PyObject *) self);
+}
+
+static int Blob_getbuffer(Blob *self, Py_buffer *view, int flags)
+{
+    return PyBuffer_FillInfo(view, (PyObject *) self, zmq.msg_data(&self->msg),
+                             (Py_ssize_t) zmq.msg_size(&self->msg), 1, flags);
+}
+
+static Py_ssize_t Blob_length(Blob *self) { return (Py_ssize_t) zmq.msg_size(&self->msg); }
+
+static PyObject *Blob_repr(Blob *self) { return PyUnicode_FromFormat("<Blob of %zd bytes>", Blob_length(self)); }
+
+static PyBufferProcs Blob_as_buffer = {.bf_getbuffer = (getbufferproc) Blob_getbuffer};
+static PySequenceMethods Blob_as_sequence = {.sq_length = (lenfunc) Blob_length};
+
+static PyTypeObject BlobType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_core.io._wire.Blob",
+    .tp_doc = "A large received frame, kept where libzmq put it; len(), bytes() and memoryview() take it.",
+    .tp_basicsize = sizeof(Blob),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = (destructor) Blob_dealloc,
+    .tp_repr = (reprfunc) Blob_repr,
+    .tp_as_buffer = &Blob_as_buffer,
+    .tp_as_sequence = &Blob_as_sequence,
+};
+
+/* ------------------------------------------------------------------ errors */
+
+static PyObject *errno_name(int code)
+{
+    static PyObject *names = NULL; /* errno.errorcode; libzmq's own numbers have no names there */
+    PyObject *name, *key;
+    if (!names) {
+        PyObject *module = PyImport_ImportModule("errno");
+        names = module ? PyObject_GetAttrString(module, "errorcode") : NULL;
+        Py_XDECREF(module);
+        if (!names)
+            return NULL;
+    }
+    if (!(key = PyLong_FromLong(code)))
+        return NULL;
+    name = PyDict_GetItemWithError(names, key);
+    Py_DECREF(key);
+    if (name)
+        return Py_NewRef(name);
+    return PyErr_Occurred() ? NULL : PyUnicode_FromString(zmq.strerror(code));
+}
+
+static PyObject *raise_zmq_error(void)
+{
+    int code = zmq.last_errno();
+    PyObject *arguments = Py_BuildValue("(is)", code, zmq.strerror(code));
+    if (arguments)
+        PyErr_SetObject(PyExc_OSError, arguments);
+    Py_XDECREF(arguments);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ Port: one socket */
+
+typedef struct {
+    PyObject_HEAD
+    void *socket;
+    Py_ssize_t blob_over;
+    PyObject *owner; /* the zmq.Socket, kept alive as long as the port */
+} Port;
+
+static PyTypeObject PortType;
+
+static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"owner", "blob_over", NULL};
+    PyObject *owner, *blob_over = Py_None, *underlying, *old;
+    Py_ssize_t limit = PY_SSIZE_T_MAX;
+    void *socket;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", names, &owner, &blob_over))
+        return -1;
+    if (!zmq.msg_recv) {
+        PyErr_SetString(PyExc_RuntimeError, "load_library() comes first");
+        return -1;
+    }
+    if (blob_over != Py_None && (limit = PyLong_AsSsize_t(blob_over)) == -1 && PyErr_Occurred())
+        return -1;
+    if (!(underlying = PyObject_GetAttrString(owner, "underlying")))
+        return -1;
+    socket = PyLong_AsVoidPtr(underlying);
+    Py_DECREF(underlying);
+    if (!socket) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "the socket is closed");
+        return -1;
+    }
+    self->socket = socket;
+    self->blob_over = limit;
+    old = self->owner;
+    self->owner = Py_NewRef(owner);
+    Py_XDECREF(old);
+    return 0;
+}
+
+static void Port_dealloc(Port *self)
+{
+    Py_XDECREF(self->owner);
+    Py_TYPE(self)->tp_free((PyObject *) self);
+}
+
+static PyObject *Port_close(Port *self, PyObject *Py_UNUSED(ignored))
+{
+    self->socket = NULL;
+    Py_CLEAR(self->owner);
+    Py_RETURN_NONE;
+}
+
+static int port_is_open(Port *self)
+{
+    if (self->socket)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "the port is closed");
+    return 0;
+}
+
+/* Turn a received frame into bytes, or into a Blob that takes the message over. */
+static PyObject *frame_object(zmq_msg_t *msg, Py_ssize_t blob_over)
+{
+    Py_ssize_t size = (Py_ssize_t) zmq.msg_size(msg);
+    Blob *blob;
+    if (size <= blob_over)
+        return PyBytes_FromStringAndSize(zmq.msg_data(msg), size);
+    if (!(blob = PyObject_New(Blob, &BlobType)))
+        return NULL;
+    zmq.msg_init(&blob->msg);
+    zmq.msg_move(&blob->msg, msg);
+    return (PyObject *) blob;
+}
+
+enum { FRAMES_ON_STACK = 16 };
+
+/* The rest of a message whose first frame is in msg. A failure leaves the remaining frames in the socket, so it is only
+   for lack of memory, where nothing can be saved anyway. */
+static PyObject *message_tuple(Port *self, zmq_msg_t *msg)
+{
+    PyObject *stack[FRAMES_ON_STACK], *tuple, *overflow = NULL;
+    Py_ssize_t count = 0, i;
+    for (;;) {
+        int more = zmq.msg_more(msg);
+        PyObject *frame = frame_object(msg, self->blob_over);
+        if (!frame)
+            goto failed;
+        if (count < FRAMES_ON_STACK) {
+            stack[count++] = frame;
+        }
+        else {
+            int bad = (!overflow && !(overflow = PyList_New(0))) || PyList_Append(overflow, frame);
+            Py_DECREF(frame);
+            if (bad)
+                goto failed;
+        }
+        if (!more)
+            break;
+        while (zmq.msg_recv(msg, self->socket, ZMQ_DONTWAIT) < 0) {
+            if (zmq.last_errno() == EINTR)
+                continue;
+            raise_zmq_error();
+            goto failed;
+        }
+    }
+    if (!(tuple = PyTuple_New(count + (overflow ? PyList_GET_SIZE(overflow) : 0))))
+        goto failed;
+    for (i = 0; i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, stack[i]);
+    for (; i < PyTuple_GET_SIZE(tuple); i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(PyList_GET_ITEM(overflow, i - count)));
+    Py_XDECREF(overflow);
+    return tuple;
+
+failed:
+    while (count)
+        Py_DECREF(stack[--count]);
+    Py_XDECREF(overflow);
+    return NULL;
+}
+
+static PyObject *Port_drain(Port *self, PyObject *argument)
+{
+    Py_ssize_t limit = PyLong_AsSsize_t(argument);
+    PyObject *messages;
+    zmq_msg_t msg;
+    if ((limit == -1 && PyErr_Occurred()) || !port_is_open(self))
+        return NULL;
+    if (!(messages = PyList_New(0)))
+        return NULL;
+    zmq.msg_init(&msg);
+    while (PyList_GET_SIZE(messages) < limit) {
+        PyObject *message;
+        int bad;
+        if (zmq.msg_recv(&msg, self->socket, ZMQ_DONTWAIT) < 0) {
+            int code = zmq.last_errno();
+            if (code == EINTR)
+                continue;
+            /* the messages already taken are worth more than the error, which will come again */
+            if (code != EAGAIN && PyList_GET_SIZE(messages) == 0) {
+                raise_zmq_error();
+                goto failed;
+            }
+            break;
+        }
+        if (!(message = message_tuple(self, &msg)))
+            goto failed;
+        bad = PyList_Append(messages, message);
+        Py_DECREF(message);
+        if (bad)
+            goto failed;
+    }
+    zmq.msg_close(&msg);
+    return messages;
+
+failed:
+    zmq.msg_close(&msg);
+    Py_DECREF(messages);
+    return NULL;
+}
+
+static PyMethodDef Port_methods[] = {
+    {"drain", (PyCFunction) Port_drain, METH_O, "drain(limit): take at most so many messages, without waiting."},
+    {"close", (PyCFunction) Port_close, METH_NOARGS, "Let go of the socket; call it before the socket is closed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject PortType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_core.io._wire.Port",
+    .tp_doc = "Port(socket, blob_over=None): one open zmq.Socket, drained and sent to in batches.",
+    .tp_basicsize = sizeof(Port),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc) Port_init,
+    .tp_dealloc = (destructor) Port_dealloc,
+    .tp_methods = Port_methods,
+};
+
+/* ------------------------------------------------------------------ sending */
+
+static int frame_is_sendable(PyObject *frame) { return PyBytes_Check(frame) || PyObject_CheckBuffer(frame); }
+
+/* Look at a whole send before its first frame goes out: half a message cannot be taken back. */
+static Port *check_send(PyObject *ports, PyObject *send, PyObject **frames)
+{
+    PyObject *port;
+    Py_ssize_t i;
+    if (!PyTuple_Check(send) || PyTuple_GET_SIZE(send) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(send, 0)))
+        return NULL;
+    port = PyDict_GetItemWithError(ports, PyTuple_GET_ITEM(send, 0));
+    *frames = PyTuple_GET_ITEM(send, 1);
+    if (!port || !PyObject_TypeCheck(port, &PortType) || !PyTuple_Check(*frames) || PyTuple_GET_SIZE(*frames) == 0)
+        return NULL;
+    for (i = 0; i < PyTuple_GET_SIZE(*frames); i++)
+        if (!frame_is_sendable(PyTuple_GET_ITEM(*frames, i)))
+            return NULL;
+    return (Port *) port;
+}
+
+/* Send one frame; -1 with libzmq's errno, -2 with a Python error. */
+static int send_frame(void *socket, PyObject *frame, int flags)
+{
+    int result;
+    if (PyBytes_Check(frame)) {
+        do
+            result = zmq.send(socket, PyBytes_AS_STRING(frame), (size_t) PyBytes_GET_SIZE(frame), flags);
+        while (result < 0 && zmq.last_errno() == EINTR);
+    }
+    else if (Py_IS_TYPE(frame, &BlobType)) {
+        zmq_msg_t copy; /* shares the data; the blob stays usable */
+        zmq.msg_init(&copy);
+        zmq.msg_copy(&copy, &((Blob *) frame)->msg);
+        do
+            result = zmq.msg_send(&copy, socket, flags);
+        while (result < 0 && zmq.last_errno() == EINTR);
+        if (result < 0) {
+            int code = zmq.last_errno();
+            zmq.msg_close(&copy);
+            errno = code;
+        }
+    }
+    else {
+        Py_buffer view;
+        if (PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE) < 0)
+            return -2;
+        do
+            result = zmq.send(socket, view.buf, (size_t) view.len, flags);
+        while (result < 0 && zmq.last_errno() == EINTR);
+        {
+            int code = errno;
+            PyBuffer_Release(&view);
+            errno = code;
+        }
+    }
+    return result < 0 ? -1 : 0;
+}
+
+static int note_failure(PyObject *failures, Py_ssize_t index, PyObject *reason)
+{
+    PyObject *entry;
+    int bad;
+    if (!reason)
+        return -1;
+    entry = Py_BuildValue("(nN)", index, reason);
+    bad = !entry || PyList_Append(failures, entry);
+    Py_XDECREF(entry);
+    return bad ? -1 : 0;
+}
+
+static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *ports, *sends, *failures, *frames = NULL;
+    Py_ssize_t index, i, last;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &ports, &PyList_Type, &sends))
+        return NULL;
+    if (!(failures = PyList_New(0)))
+        return NULL;
+    for (index = 0; index < PyList_GET_SIZE(sends); index++) {
+        Port *port = check_send(ports, PyList_GET_ITEM(sends, index), &frames);
+        if (!port || !port->socket) {
+            PyErr_Clear();
+            if (note_failure(failures, index, PyUnicode_FromString(port ? "closed" : "malformed")))
+                goto failed;
+            continue;
+        }
+        last = PyTuple_GET_SIZE(frames) - 1;
+        for (i = 0; i <= last; i++) {
+            int flags = ZMQ_DONTWAIT | (i < last ? ZMQ_SNDMORE : 0);
+            int result = send_frame(port->socket, PyTuple_GET_ITEM(frames, i), flags);
+            if (result == 0)
+                continue;
+            if (result == -2)
+                goto failed;
+            if (note_failure(failures, index, errno_name(zmq.last_errno())))
+                goto failed;
+            break;
+        }
+    }
+    return failures;
+
+failed:
+    Py_DECREF(failures);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ Poller */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *ports; /* tuple */
+    zmq_pollitem_t *items;
+    int count;
+} Poller;
+
+static int Poller_init(Poller *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *ports;
+    zmq_pollitem_t *items;
+    Py_ssize_t count, i;
+    int fd;
+    if (!PyArg_ParseTuple(args, "O!i", &PyTuple_Type, &ports, &fd))
+        return -1;
+    count = PyTuple_GET_SIZE(ports);
+    if (!(items = PyMem_Calloc((size_t) count + 1, sizeof *items))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (i = 0; i < count; i++) {
+        PyObject *port = PyTuple_GET_ITEM(ports, i);
+        if (!PyObject_TypeCheck(port, &PortType) || !port_is_open((Port *) port)) {
+            PyMem_Free(items);
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a poller takes ports");
+            return -1;
+        }
+        items[i].socket = ((Port *) port)->socket;
+        items[i].events = ZMQ_POLLIN;
+    }
+    items[count].fd = fd;
+    items[count].events = ZMQ_POLLIN;
+    PyMem_Free(self->items);
+    self->items = items;
+    self->count = (int) count + 1;
+    Py_XSETREF(self->ports, Py_NewRef(ports));
+    return 0;
+}
+
+static void Poller_dealloc(Poller *self)
+{
+    PyMem_Free(self->items);
+    Py_XDECREF(self->ports);
+    Py_TYPE(self)->tp_free((PyObject *) self);
+}
+
+static PyObject *Poller_wait(Poller *self, PyObject *argument)
+{
+    long timeout = PyLong_AsLong(argument);
+    PyObject *ready;
+    int result, i;
+    if (timeout == -1 && PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = zmq.poll(self->items, self->count, timeout);
+    Py_END_ALLOW_THREADS
+    if (result < 0 && zmq.last_errno() != EINTR)
+        return raise_zmq_error();
+    if (PyErr_CheckSignals())
+        return NULL;
+    if (!(ready = PyList_New(0)))
+        return NULL;
+    for (i = 0; result > 0 && i < self->count; i++) {
+        PyObject *port = i < self->count - 1 ? PyTuple_GET_ITEM(self->ports, i) : Py_None;
+        if (self->items[i].revents && PyList_Append(ready, port)) {
+            Py_DECREF(ready);
+            return NULL;
+        }
+    }
+    return ready;
+}
+
+static PyMethodDef Poller_methods[] = {
+    {"wait", (PyCFunction) Poller_wait, METH_O,
+     "wait(milliseconds): the ports that have messages, and None when the descriptor is readable; -1 waits for ever."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject PollerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_core.io._wire.Poller",
+    .tp_doc = "Poller(ports, fd): waits for messages on any of the ports, or for the descriptor.",
+    .tp_basicsize = sizeof(Poller),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc) Poller_init,
+    .tp_dealloc = (destructor) Poller_dealloc,
+    .tp_methods = Poller_methods,
+};
+
+/* ------------------------------------------------------------------ module */
+
+static PyObject *wire_load_library(PyObject *Py_UNUSED(module), PyObject *path)
+{
+    static const struct { const char *name; void *slot; } wanted[] = {
+        {"zmq_msg_init", &zmq.msg_init}, {"zmq_msg_recv", &zmq.msg_recv}, {"zmq_msg_send", &zmq.msg_send},
+        {"zmq_msg_copy", &zmq.msg_copy}, {"zmq_msg_move", &zmq.msg_move}, {"zmq_msg_close", &zmq.msg_close},
+        {"zmq_msg_more", &zmq.msg_more}, {"zmq_msg_data", &zmq.msg_data}, {"zmq_msg_size", &zmq.msg_size},
+        {"zmq_send", &zmq.send}, {"zmq_poll", &zmq.poll}, {"zmq_errno", &zmq.last_errno},
+        {"zmq_strerror", &zmq.strerror},
+    };
+    const char *name = PyUnicode_AsUTF8(path);
+    void *library;
+    size_t i;
+    if (!name)
+        return NULL;
+    /* pyzmq's extension, which is loaded already: its dependencies, libzmq among them, are searched too */
+    if (!(library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD))) {
+        PyErr_Format(PyExc_OSError, "%s is not loaded: %s", name, dlerror());
+        return NULL;
+    }
+    for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *function = dlsym(library, wanted[i].name);
+        if (!function) {
+            PyErr_Format(PyExc_OSError, "%s has no %s", name, wanted[i].name);
+            return NULL;
+        }
+        memcpy(wanted[i].slot, &function, sizeof function);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef wire_methods[] = {
+    {"load_library", wire_load_library, METH_O, "load_library(path): take libzmq's functions from a loaded library."},
+    {"send", wire_send, METH_VARARGS,
+     "send(ports, sends): send [(port name, frames), ...] without waiting; [(index, reason), ...] of those that failed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef wire_module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_wire", .m_doc = "The native wire.", .m_size = -1, .m_methods = wire_methods,
+};
+
+PyMODINIT_FUNC PyInit__wire(void)
+{
+    PyObject *module;
+    if (PyType_Ready(&BlobType) < 0 || PyType_Ready(&PortType) < 0 || PyType_Ready(&PollerType) < 0)
+        return NULL;
+    if (!(module = PyModule_Create(&wire_module)))
+        return NULL;
+    if (PyModule_AddObjectRef(module, "Blob", (PyObject *) &BlobType) < 0
+        || PyModule_AddObjectRef(module, "Port", (PyObject *) &PortType) < 0
+        || PyModule_AddObjectRef(module, "Poller", (PyObject *) &PollerType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

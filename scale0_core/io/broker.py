@@ -1,0 +1,200 @@
+"""A broker: configuration, plugins and the loop put together, from start to stop."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+import zmq
+
+from scale0_core.broker.reporter import Reporter
+from scale0_core.broker.seat import Seat
+from scale0_core.config.files import BrokerConfig, unknown_tables
+from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
+from scale0_core.io.instance import BrokerName
+from scale0_core.io.loop import Loop, Station
+from scale0_core.logs import get_logger
+from scale0_core.plugin_types import BrokerContext, RunningBroker
+from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
+
+LOG = get_logger("broker")
+
+
+class Broker:
+    """One broker. ``open`` it, ``run`` it until ``stop``, ``close`` it; or use it with ``with``."""
+
+    def __init__(self, config: BrokerConfig, plugins: PluginSet | None = None, *, safe_mode: bool = False) -> None:
+        self.config = config
+        self.core = config.core
+        self.plugins = plugins or PluginSet()
+        self.safe_mode = safe_mode
+        self.loop: Loop | None = None
+        self._name = BrokerName(self.core.broker.name)
+        self._signals = 0
+
+    def open(self) -> RunningBroker:
+        """Load the plugins, open all sockets and tell the plugins. An error leaves nothing open."""
+        settings = self._load()
+        self._name.__enter__()
+        try:
+            _raise_descriptor_limit()
+            context = make_context(self.config, os.environ)
+            self.loop = Loop(self.core.wire, self.core.limits)
+            for name in list(self.plugins.plugins):
+                self._start(name, settings[name], context, self.loop)
+            self.loop.observers += self.plugins.batch_observers()
+        except BaseException:
+            self.close()
+            raise
+        running = self.running()
+        self.plugins.started(running)
+        return running
+
+    def running(self) -> RunningBroker:
+        """Describe the broker as it runs now."""
+        assert self.loop is not None
+        stations = self.loop.stations
+        return RunningBroker(
+            name=self.core.broker.name,
+            wire=self.loop.wire.name,
+            addresses={
+                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
+                for station in stations
+            },
+            counts={station.seat.service.name: station.seat.counts for station in stations},
+        )
+
+    def run(self) -> None:
+        """Serve until ``stop``; then let jobs end, send what is left and close."""
+        assert self.loop is not None
+        try:
+            self.loop.run()
+            unfinished = self.loop.finish(self.core.broker.stop_seconds)
+            if unfinished:
+                LOG.warning("jobs did not end in time and are given up", jobs=unfinished)
+            self.plugins.stopping(self.running())
+        finally:
+            self.close()
+
+    def run_with_signals(self) -> None:
+        """Serve until TERM or INT; a second signal ends the process at once."""
+        assert self.loop is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self.loop.wake_fd, warn_on_full_buffer=False)
+        try:
+            self.run()
+        finally:
+            signal.set_wakeup_fd(-1)
+
+    def stop(self) -> None:
+        """End ``run``. Any thread may use this."""
+        if self.loop is not None:
+            self.loop.stop()
+
+    def close(self) -> None:
+        """Close whatever is open."""
+        if self.loop is not None:
+            self.loop.close()
+        self._name.__exit__(None, None, None)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)
+        LOG.info("stopping", signal=signal.Signals(number).name)
+        self.stop()
+
+    def _load(self) -> dict[str, object]:
+        """Import the plugins and check all their settings at once."""
+        broker = self.core.broker
+        self.plugins.add("reporter", Reporter())
+        if not self.safe_mode:
+            self.plugins.load_installed(broker.plugins)
+        for name, error in self.plugins.failures.items():
+            self._left_out(name, error)
+        settings, faults = self.plugins.settings(self.config.plugin_tables)
+        faults += unknown_tables(self.config.plugin_tables, {*installed_plugins(), *self.plugins.plugins})
+        if faults and not self.safe_mode:
+            raise ConfigError(self.config.source, tuple(faults))
+        return settings
+
+    def _start(self, name: str, settings: object, context: BrokerContext, loop: Loop) -> None:
+        """Make the services of a plugin and open their sockets; all of them, or the plugin is left out."""
+        stations: list[Station] = []
+        try:
+            for service in self.plugins.services(name, settings, context):
+                taken = [station.seat.service.name for station in loop.stations]
+                if service.name in taken:
+                    raise PluginContractError(
+                        name, f"plugin {name} offers a service that exists already", f"its name is {service.name}", LEFT_OUT,
+                        "give it another name",
+                    )  # fmt: skip
+                stations.append(loop.add(Seat(service, plugin=name, limits=self.core.limits.seat())))
+        except Exception as error:
+            for station in stations:
+                loop.remove(station)
+            failure = error if isinstance(error, PluginError) else _start_failed(name, error)
+            self.plugins.fail(name, failure)
+            self._left_out(name, failure)
+
+    def _left_out(self, name: str, error: PluginError) -> None:
+        """Tell that a plugin is left out; raise when the broker is not to run without it."""
+        if name in self.core.broker.required:
+            raise PluginError(
+                name, error.problem.what, error.problem.why,
+                "the broker does not start, since broker.required names this plugin", error.problem.remedy,
+            ) from error  # fmt: skip
+        problem = error.problem
+        LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
+
+
+def _start_failed(name: str, error: Exception) -> PluginStartError:
+    what = f"plugin {name} could not be started"
+    if isinstance(error, AddressError):
+        return PluginStartError(name, what, f"{error.problem.what}: {error.problem.why}", LEFT_OUT, error.problem.remedy)
+    if isinstance(error, zmq.ZMQError | AttributeError | TypeError | ValueError):
+        return PluginStartError(name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "mend its endpoints")
+    return PluginStartError(name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation")
+
+
+def make_context(config: BrokerConfig, environment: Mapping[str, str]) -> BrokerContext:
+    """Find the broker's folders and make them, readable by their owner alone."""
+    broker = config.core.broker
+    runtime = Path(broker.runtime_dir) if broker.runtime_dir else default_runtime_dir(broker.name, environment)
+    state = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    data = Path(broker.data_dir) if broker.data_dir else Path(state) / "scale0" / broker.name
+    for folder in (runtime,) if broker.runtime_dir else (runtime.parent, runtime):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _check_private(folder)
+    return BrokerContext(name=broker.name, runtime_dir=str(runtime), data_dir=str(data))
+
+
+def default_runtime_dir(name: str, environment: Mapping[str, str]) -> Path:
+    """Give the folder for a broker's sockets: in $XDG_RUNTIME_DIR, else in the temporary folder under the user's id."""
+    base = environment.get("XDG_RUNTIME_DIR")
+    return (Path(base) / "scale0" if base else Path(tempfile.gettempdir()) / f"scale0-{os.getuid()}") / name
+
+
+def _check_private(folder: Path) -> None:
+    """Refuse a folder that somebody else owns or may write to: they could put sockets of their own there."""
+    about = folder.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise AddressError(
+            f"{folder} is not private",
+            "another user owns it or may write to it",
+            "the broker does not put its sockets there",
+            f"chmod 700 {folder}, or set broker.runtime_dir to another folder",
+        )
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many connections as the system lets this user have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

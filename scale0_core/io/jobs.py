@@ -1,0 +1,39 @@
+"""Threads that run the jobs of services."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from scale0_core.broker.jobs import run_batch
+from scale0_core.service import Job, JobResult
+
+Done = Callable[[list[JobResult]], None]
+
+
+class JobThreads:
+    """A few threads, started when first needed. They are daemons, so that a job that hangs cannot keep the broker alive."""
+
+    def __init__(self, threads: int) -> None:
+        self._wanted = threads
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[tuple[list[Job], Done] | None] = SimpleQueue()
+
+    def start(self, batch: list[Job], done: Done) -> None:
+        """Run a batch on some thread and call ``done`` there with the results."""
+        self._queue.put((batch, done))
+        if len(self._threads) < self._wanted:
+            thread = threading.Thread(target=self._work, name=f"scale0-job-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Let the threads end once the queue is empty; does not wait for them."""
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            batch, done = item
+            done(run_batch(batch))

@@ -1,0 +1,250 @@
+"""The loop: drains the sockets in batches, calls the services, sends what they answer.
+
+One thread, no coroutines. Each turn: wait until a socket is ready or the nearest deadline; read the clock once; drain each ready
+socket up to a bound, so that none starves the others; fire what is due; send; tell the observers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+import zmq
+
+from scale0_core.broker.seat import Seat
+from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.io.clock import SteadyClock
+from scale0_core.io.jobs import JobThreads
+from scale0_core.io.sockets import OpenSocket, open_socket
+from scale0_core.io.waker import Waker
+from scale0_core.io.wire import Poller, Port, choose_wire
+from scale0_core.logs import get_logger
+from scale0_core.plugin_types import BatchReport
+from scale0_core.service import Job, JobResult, SendFailure
+
+LOG = get_logger("loop")
+
+SLOW_LOG_INTERVAL = 10.0
+LONGEST_WAIT_MS = 2**31 - 1
+
+Observer = Callable[[BatchReport], None]
+
+
+@attrs.define(eq=False)
+class Station:
+    """A seat with its open sockets."""
+
+    seat: Seat
+    sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
+    ports: dict[str, Port] = attrs.field(factory=dict)
+    slow_logged: float = float("-inf")
+
+    @property
+    def listening(self) -> bool:
+        """Tell whether its sockets are read: not while it has too many jobs in flight."""
+        return not self.seat.paused
+
+    def close(self) -> None:
+        """Close all its sockets."""
+        for port in self.ports.values():
+            port.close()
+        for opened in self.sockets.values():
+            opened.close()
+        self.ports.clear()
+        self.sockets.clear()
+
+
+class Loop:
+    """Runs services. All methods but ``stop`` and ``call`` belong to the thread that runs it."""
+
+    def __init__(
+        self,
+        wire: WireSettings | None = None,
+        limits: LimitSettings | None = None,
+        *,
+        clock: SteadyClock | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.settings = wire or WireSettings()
+        self.limits = limits or LimitSettings()
+        self.wire = choose_wire(self.settings.implementation)
+        self.clock = clock or SteadyClock()
+        self.observers: list[Observer] = list(observers)
+        self.stations: list[Station] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.io_threads)
+        self._context.set(zmq.MAX_SOCKETS, 4096)
+        self._waker = Waker()
+        self._jobs = JobThreads(self.limits.job_threads)
+        self._poller: Poller | None = None
+        self._polled: list[Station] = []
+        self._by_port: dict[Port | None, tuple[Station, str]] = {}
+        self._stopping = False
+        self._closed = False
+
+    @property
+    def wake_fd(self) -> int:
+        """The descriptor to write to from a signal: ``signal.set_wakeup_fd``."""
+        return self._waker.write_fd
+
+    def add(self, seat: Seat) -> Station:
+        """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
+        station = Station(seat)
+        try:
+            for name, endpoint in seat.service.endpoints.items():
+                opened = open_socket(self._context, endpoint, self.settings)
+                station.sockets[name] = opened
+                station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over)
+        except BaseException:
+            station.close()
+            raise
+        self.stations.append(station)
+        self._poller = None
+        return station
+
+    def remove(self, station: Station) -> None:
+        """Close the sockets of a service and forget it."""
+        self.stations.remove(station)
+        station.close()
+        self._poller = None
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have ``function`` called on the loop's thread, soon. Any thread may use this."""
+        self._waker.call(function)
+
+    def stop(self) -> None:
+        """End ``run`` after the turn that is under way. Any thread, and a signal handler, may use this."""
+        self._stopping = True
+        self._waker.wake()
+
+    def run(self) -> None:
+        """Take turns until ``stop``."""
+        while not self._stopping:
+            self.run_once()
+
+    def run_once(self, longest: float | None = None) -> None:
+        """Take one turn; wait no longer than ``longest`` seconds for something to do."""
+        wait = self._until_deadline(longest)
+        ready = self._current_poller().wait(-1 if wait is None else min(math.ceil(wait * 1000), LONGEST_WAIT_MS))
+        now = self.clock.woke(wait)
+        if self.clock.stalled:
+            LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
+        received = self._receive(ready, now)
+        for station in self.stations:
+            station.seat.on_deadline(now)
+        self._flush(now, received)
+
+    def finish(self, seconds: float) -> int:
+        """Wait for jobs under way, send what they bring, and give the number that did not end in time."""
+        self._stopping = True
+        end = self.clock.now() + seconds
+        while True:
+            self._flush(self.clock.now(), {})
+            in_flight = sum(station.seat.jobs.in_flight for station in self.stations)
+            left = end - self.clock.now()
+            if not in_flight or left <= 0:
+                return in_flight
+            # only the waker: no new messages are taken any more
+            self.wire.poller((), self._waker.fd).wait(math.ceil(left * 1000))
+            self._waker.run()
+
+    def close(self) -> None:
+        """Close all sockets; what they still hold is delivered for as long as the linger setting says."""
+        if self._closed:
+            return
+        self._closed = True
+        for station in self.stations:
+            station.close()
+        self._jobs.close()
+        self._context.term()
+        self._waker.close()
+
+    def _until_deadline(self, longest: float | None) -> float | None:
+        now = self.clock.now()
+        nearest = math.inf if longest is None else now + longest
+        for station in self.stations:
+            due = station.seat.next_deadline()
+            if due is not None and due < nearest:
+                nearest = due
+        return None if nearest == math.inf else max(0.0, nearest - now)
+
+    def _current_poller(self) -> Poller:
+        listening = [station for station in self.stations if not station.seat.paused]
+        if self._poller is None or listening != self._polled:
+            self._polled = listening
+            self._by_port = {
+                port: (station, name) for station in listening for name, port in station.ports.items()
+            }
+            self._poller = self.wire.poller(tuple(p for p in self._by_port if p is not None), self._waker.fd)
+        return self._poller
+
+    def _receive(self, ready: Sequence[Port | None], now: float) -> dict[str, int]:
+        """Drain the ready sockets into their services; give the number of messages by service."""
+        received: dict[str, int] = {}
+        before = now
+        for port in ready:
+            if port is None:
+                self._waker.run()
+                before = self.clock.now()
+                continue
+            station, name = self._by_port[port]
+            messages = port.drain(self.settings.batch)
+            if not messages:
+                continue
+            station.seat.receive(name, messages, now)
+            received[station.seat.service.name] = received.get(station.seat.service.name, 0) + len(messages)
+            after = self.clock.now()
+            if after - before > self.limits.slow_call_ms / 1000:
+                self._slow(station, after, after - before, len(messages))
+            before = after
+        return received
+
+    def _slow(self, station: Station, now: float, seconds: float, messages: int) -> None:
+        station.seat.counts.slow += 1
+        if now - station.slow_logged >= SLOW_LOG_INTERVAL:
+            station.slow_logged = now
+            station.seat.log.warning(
+                "service held the loop for long; work that blocks belongs in a job",
+                service=station.seat.service.name, plugin=station.seat.plugin, ms=round(seconds * 1000), messages=messages,
+                times=station.seat.counts.slow,
+            )
+
+    def _flush(self, now: float, received: dict[str, int]) -> None:
+        """Send what the services returned, start their jobs, put quarantined ones out, and tell the observers."""
+        sent = 0
+        failed: list[tuple[str, SendFailure]] = []
+        for station in tuple(self.stations):
+            seat = station.seat
+            if seat.sends:
+                sends = seat.take_sends()
+                failures = [_failure(sends[index], reason) for index, reason in self.wire.send(station.ports, sends)]
+                seat.sent(len(sends), failures, now)
+                sent += len(sends) - len(failures)
+                failed.extend((seat.service.name, failure) for failure in failures)
+            while (batch := seat.jobs.take()) is not None:
+                self._start_jobs(seat, batch)
+            if seat.quarantined and station.sockets:
+                station.close()
+                self._poller = None
+        if self.observers and (received or sent or failed):
+            report = BatchReport(now, self.clock.now() - now, received, sent, failed)
+            for observe in self.observers:
+                observe(report)
+
+    def _start_jobs(self, seat: Seat, batch: list[Job]) -> None:
+        def done(results: list[JobResult]) -> None:
+            self.call(lambda: self._jobs_done(seat, batch, results))
+
+        self._jobs.start(batch, done)
+
+    def _jobs_done(self, seat: Seat, batch: list[Job], results: list[JobResult]) -> None:
+        now = self.clock.now()
+        seat.jobs.finished(batch)
+        for result in results:
+            seat.job_done(result, now)
+
+
+def _failure(send: object, reason: str) -> SendFailure:
+    if isinstance(send, tuple) and len(send) == 2 and isinstance(send[0], str) and isinstance(send[1], tuple):
+        return SendFailure(send[0], send[1], reason)
+    return SendFailure("?", (), reason)

@@ -1,0 +1,144 @@
+"""Opening sockets with safe settings, and closing them without leaving files behind."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket as bsd
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import attrs
+import zmq
+
+from scale0_core.config.settings import WireSettings
+from scale0_core.errors import AddressError
+from scale0_core.service import Endpoint, SocketKind
+
+BACKLOG = 4096
+
+
+@attrs.frozen
+class OpenSocket:
+    """A socket that is open, and the addresses at which it can be reached."""
+
+    socket: zmq.Socket[bytes]
+    addresses: tuple[str, ...]
+
+    def close(self) -> None:
+        """Close it and remove the files of its ipc addresses."""
+        self.socket.close()
+        for address in self.addresses:
+            if path := ipc_path(address):
+                path.unlink(missing_ok=True)
+
+
+def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wire: WireSettings) -> OpenSocket:
+    """Open one endpoint: all its addresses, or none and an AddressError."""
+    socket = context.socket(getattr(zmq, endpoint.kind.value))
+    bound: list[str] = []
+    try:
+        for name, value in _options(endpoint, wire).items():
+            socket.setsockopt(getattr(zmq, name), value)
+        for topic in endpoint.subscribe:
+            socket.setsockopt(zmq.SUBSCRIBE, topic)
+        for address in endpoint.bind:
+            bound.append(_bind(socket, address, wire))
+        for address in endpoint.connect:
+            _connect(socket, address)
+    except BaseException:
+        OpenSocket(socket, tuple(bound)).close()
+        raise
+    return OpenSocket(socket, (*bound, *endpoint.connect))
+
+
+def _options(endpoint: Endpoint, wire: WireSettings) -> Mapping[str, int | bytes]:
+    options: dict[str, int | bytes] = {
+        "LINGER": wire.linger_ms,
+        "SNDHWM": endpoint.high_water,
+        "RCVHWM": endpoint.high_water,
+        "MAXMSGSIZE": endpoint.max_message,
+        "HANDSHAKE_IVL": wire.handshake_ms,
+        "HEARTBEAT_IVL": wire.heartbeat_ms,
+        "HEARTBEAT_TIMEOUT": wire.heartbeat_ms,
+        "HEARTBEAT_TTL": 3 * wire.heartbeat_ms,
+        "TCP_KEEPALIVE": 1,
+        "RECONNECT_IVL": 100,
+        "RECONNECT_IVL_MAX": 5000,
+        "BACKLOG": BACKLOG,
+    }
+    if endpoint.kind is SocketKind.ROUTER:
+        options["ROUTER_MANDATORY"] = 1
+    return {**options, **endpoint.options}
+
+
+def _bind(socket: zmq.Socket[bytes], address: str, wire: WireSettings) -> str:
+    if not wire.insecure and not is_local(address):
+        raise AddressError(
+            f"{address} is not opened",
+            "it can be reached from other machines, and nothing on it is encrypted or authenticated",
+            "the socket stays closed",
+            "bind to 127.0.0.1, or set wire.insecure = true if the network is trusted",
+        )
+    path = ipc_path(address)
+    if path is not None and _somebody_listens(path):
+        # libzmq would take the file away from the other program without a word
+        raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise _refused("bind", address, error) from error
+    return str(socket.get_string(zmq.LAST_ENDPOINT))
+
+
+def _connect(socket: zmq.Socket[bytes], address: str) -> None:
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise _refused("connect", address, error) from error
+
+
+def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
+    remedy = {
+        errno.EADDRINUSE: "end the program that uses it, or choose another address",
+        errno.EINVAL: "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path",
+        errno.ENODEV: "an address of this machine is needed, such as tcp://127.0.0.1:5555",
+        errno.ENOENT: "make the folder first",
+        errno.EACCES: "choose a path or port that this user may use",
+        errno.ENAMETOOLONG: "choose a shorter path: a unix socket has about 100 characters",
+    }.get(error.errno or 0, "check the address")
+    return AddressError(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
+
+
+def is_local(address: str) -> bool:
+    """Tell whether an address can only be reached from this machine."""
+    if not address.startswith("tcp://"):
+        return True
+    host = urlsplit(address).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ipc_path(address: str) -> Path | None:
+    """Give the file of an ipc address; None for abstract names and other transports."""
+    path = address.removeprefix("ipc://")
+    return Path(path) if path != address and not path.startswith("@") else None
+
+
+def _somebody_listens(path: Path) -> bool:
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+        with bsd.socket(bsd.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(os.fspath(path))
+    except OSError:
+        return False
+    return True

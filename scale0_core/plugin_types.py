@@ -1,0 +1,57 @@
+"""What passes between the core and its plugins through hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from scale0_core.broker.seat import SeatCounts
+from scale0_core.service import SendFailure
+
+API_VERSION = 1
+"""Grows by one when plugins written for the version before would no longer work."""
+
+
+@attrs.frozen(kw_only=True)
+class PluginInfo:
+    """What a plugin says of itself."""
+
+    summary: str
+    settings: type | None = None
+    safe_by_default: bool = False
+    api: tuple[int, int] = (API_VERSION, API_VERSION)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerContext:
+    """What a plugin may know of the broker when it makes its services."""
+
+    name: str
+    runtime_dir: str
+    data_dir: str
+
+    def address(self, template: str) -> str:
+        """Fill ``{name}`` and ``{runtime}`` in an address, as in ``ipc://{runtime}/echo``."""
+        return template.replace("{runtime}", self.runtime_dir).replace("{name}", self.name)
+
+
+@attrs.frozen(kw_only=True)
+class RunningBroker:
+    """A broker whose sockets are open."""
+
+    name: str
+    wire: str
+    addresses: Mapping[str, Mapping[str, Sequence[str]]]
+    counts: Mapping[str, SeatCounts]
+
+
+@attrs.frozen
+class BatchReport:
+    """What one turn of the loop did."""
+
+    now: float
+    seconds: float
+    received: Mapping[str, int]
+    sent: int
+    failed: Sequence[tuple[str, SendFailure]]

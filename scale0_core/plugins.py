@@ -1,0 +1,300 @@
+"""Plugins: stevedore finds them, pluggy calls them. The only module that imports stevedore.
+
+A plugin that is missing, cannot be imported, breaks the interface or raises gets a sentence of its own and is left out;
+the others are not affected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pluggy
+from stevedore import NamedExtensionManager
+
+from scale0_core import hookspecs
+from scale0_core.config.structure import nearest, structure
+from scale0_core.errors import (
+    Fault,
+    PluginContractError,
+    PluginError,
+    PluginImportError,
+    PluginMissingError,
+    PluginStartError,
+    PluginVersionError,
+)
+from scale0_core.logs import get_logger
+from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
+from scale0_core.service import Service
+
+GROUP = "scale0.plugins"
+LOG = get_logger("plugins")
+
+LEFT_OUT = "the broker runs without it"
+
+
+@attrs.frozen
+class InstalledPlugin:
+    """A plugin that is installed, whether or not it can be loaded."""
+
+    name: str
+    module: str
+    distribution: str
+    version: str
+    summary: str
+
+
+@attrs.frozen
+class LoadedPlugin:
+    """A plugin that was imported and keeps to the interface."""
+
+    name: str
+    module: Any
+    info: PluginInfo
+
+
+def installed_plugins() -> dict[str, InstalledPlugin]:
+    """Find all plugins that are installed, without importing any."""
+    found = {}
+    for entry in metadata.entry_points(group=GROUP):
+        dist = entry.dist
+        about = dist.metadata if dist else {}
+        found[entry.name] = InstalledPlugin(
+            entry.name,
+            entry.value,
+            about["Name"] if dist else "?",
+            dist.version if dist else "?",
+            about["Summary"] if dist and "Summary" in about else "",
+        )
+    return dict(sorted(found.items()))
+
+
+def duplicate_names() -> list[str]:
+    """Give the names under which more than one distribution offers a plugin."""
+    offers = {(entry.name, entry.value) for entry in metadata.entry_points(group=GROUP)}
+    return sorted(name for name, count in Counter(name for name, _ in offers).items() if count > 1)
+
+
+class PluginSet:
+    """The plugins of one broker. ``failures`` says of each that could not be used why."""
+
+    def __init__(self) -> None:
+        self.plugins: dict[str, LoadedPlugin] = {}
+        self.failures: dict[str, PluginError] = {}
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+
+    def load_installed(self, names: Sequence[str] | None) -> None:
+        """Load plugins by name; None loads all installed ones that say they are safe by default."""
+        wanted = list(installed_plugins()) if names is None else list(dict.fromkeys(names))
+        modules = self._import(wanted)
+        for name in wanted:
+            if name in modules:
+                self.add(name, modules[name])
+        if names is None:
+            for name in [n for n, plugin in self.plugins.items() if not plugin.info.safe_by_default]:
+                self.drop(name)
+
+    def add(self, name: str, module: Any) -> None:
+        """Take a plugin that is imported already; ``failures`` tells if it could not be used."""
+        try:
+            self._manager.register(module, name)
+            self._manager.check_pending()
+            info = self._caller("scale0_plugin_info", name)()
+            self.plugins[name] = LoadedPlugin(name, module, _checked_info(name, info))
+        except PluginError as error:
+            self.fail(name, error)
+        except pluggy.PluginValidationError as error:
+            self.fail(name, _unknown_hook(name, error))
+        except Exception as error:
+            self.fail(name, _raised(name, "scale0_plugin_info", error))
+
+    def fail(self, name: str, error: PluginError) -> None:
+        """Leave a plugin out and remember why."""
+        self.drop(name)
+        self.failures[name] = error
+
+    def drop(self, name: str) -> None:
+        """Forget a plugin."""
+        self.plugins.pop(name, None)
+        if self._manager.has_plugin(name):
+            self._manager.unregister(name=name)
+
+    def settings(self, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+        """Make the settings object of each plugin; list all faults of all tables."""
+        settings: dict[str, Any] = {}
+        faults: list[Fault] = []
+        for name, plugin in self.plugins.items():
+            table = tables.get(name, {})
+            if plugin.info.settings is None:
+                faults += [Fault(f"plugin.{name}.{key}", "the plugin has no settings") for key in table]
+                settings[name] = None
+            else:
+                settings[name], found = structure(plugin.info.settings, table, f"plugin.{name}")
+                faults += found
+        return settings, faults
+
+    def services(self, name: str, settings: Any, context: BrokerContext) -> list[Service]:
+        """Call ``scale0_services`` of one plugin; a PluginStartError says what it raised."""
+        try:
+            answers = self._caller("scale0_services", name)(settings=settings, context=context)
+            return [service for answer in _listed(answers) for service in answer]
+        except Exception as error:
+            raise _raised(name, "scale0_services", error) from error
+
+    def started(self, broker: RunningBroker) -> None:
+        """Call ``scale0_started`` of every plugin."""
+        self._call_each("scale0_started", broker=broker)
+
+    def stopping(self, broker: RunningBroker) -> None:
+        """Call ``scale0_stopping`` of every plugin."""
+        self._call_each("scale0_stopping", broker=broker)
+
+    def batch_observers(self) -> list[BatchObserver]:
+        """Give one callable for each plugin that implements ``scale0_batch``."""
+        observing = [impl.plugin_name for impl in self._manager.hook.scale0_batch.get_hookimpls()]
+        return [BatchObserver(name, self._caller("scale0_batch", name)) for name in self.plugins if name in observing]
+
+    def _call_each(self, hook: str, **arguments: object) -> None:
+        for name in self.plugins:
+            try:
+                self._caller(hook, name)(**arguments)
+            except Exception as error:
+                LOG.error("plugin raised in a hook", plugin=name, hook=hook, error=repr(error))
+
+    def _caller(self, hook: str, name: str) -> pluggy.HookCaller:
+        """Give a hook caller that reaches just one plugin: in a chain, the first exception would silence the rest."""
+        others = [plugin for other, plugin in self._manager.list_name_plugin() if other != name]
+        return self._manager.subset_hook_caller(hook, others)
+
+    def _import(self, names: Sequence[str]) -> dict[str, ModuleType]:
+        modules: dict[str, ModuleType] = {}
+        missing: set[str] = set()
+
+        def failed(_: object, entry: metadata.EntryPoint, error: BaseException) -> None:
+            self.failures[entry.name] = _import_failed(entry, error)
+
+        _quiet_stevedore()
+        found = NamedExtensionManager(
+            GROUP,
+            names=list(names),
+            name_order=True,
+            on_load_failure_callback=failed,
+            on_missing_entrypoints_callback=missing.update,
+            warn_on_missing_entrypoint=False,
+        )
+        for extension in found:
+            if extension is not None:
+                modules[extension.name] = extension.plugin
+        for name in names:
+            if name not in modules and name not in self.failures:
+                self._import_uncached(name, modules)
+        for name in duplicate_names():
+            if name in modules:
+                LOG.warning("several distributions offer this plugin; one of them was taken", plugin=name)
+        return modules
+
+    def _import_uncached(self, name: str, modules: dict[str, ModuleType]) -> None:
+        """Import past stevedore's cache on disk, which may not know yet what was installed a moment ago."""
+        for entry in metadata.entry_points(group=GROUP, name=name):
+            try:
+                modules[name] = entry.load()
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                self.failures[name] = _import_failed(entry, error)
+            return
+        self.failures[name] = PluginMissingError(
+            name,
+            f"there is no plugin {name}",
+            nearest(name, installed_plugins()) or "no plugin is installed",
+            LEFT_OUT,
+            f"pip install scale0-{name}, or take it out of broker.plugins",
+        )
+
+
+@attrs.frozen
+class BatchObserver:
+    """Calls ``scale0_batch`` of one plugin, until it raises."""
+
+    name: str
+    call: pluggy.HookCaller
+    _broken: list[str] = attrs.field(factory=list)
+
+    def __call__(self, report: BatchReport) -> None:
+        """Hand on a report; a plugin that raises here is not called again, since it would raise on every batch."""
+        if self._broken:
+            return
+        try:
+            self.call(report=report)
+        except Exception as error:
+            self._broken.append(repr(error))
+            LOG.error("plugin raised in a hook and no longer gets it", plugin=self.name, hook="scale0_batch",
+                      error=repr(error))  # fmt: skip
+
+
+def _quiet_stevedore() -> None:
+    # what it logs is said better by our own errors
+    logging.getLogger("stevedore").setLevel(logging.CRITICAL)
+
+
+def _listed(answers: Iterable[Iterable[Service] | None]) -> list[Iterable[Service]]:
+    return [answer for answer in answers if answer is not None]
+
+
+def _checked_info(name: str, answers: Sequence[object]) -> PluginInfo:
+    if len(answers) != 1 or not isinstance(answers[0], PluginInfo):
+        why = "it has no hook scale0_plugin_info" if not answers else f"scale0_plugin_info gave {answers[0]!r}"
+        raise PluginContractError(
+            name, f"plugin {name} does not say what it is", why, LEFT_OUT, "return a PluginInfo from scale0_plugin_info"
+        )
+    info = answers[0]
+    lowest, highest = info.api
+    if not lowest <= API_VERSION <= highest:
+        wanted = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
+        older = API_VERSION < lowest
+        raise PluginVersionError(
+            name,
+            f"plugin {name} was made for another version of Scale0",
+            f"it works with API_VERSION {wanted}, and this core has {API_VERSION}",
+            LEFT_OUT,
+            "pip install --upgrade scale0-core" if older else f"pip install --upgrade scale0-{name}",
+        )
+    return info
+
+
+def _unknown_hook(name: str, error: pluggy.PluginValidationError) -> PluginContractError:
+    hooks = [hook for hook in vars(hookspecs) if hook.startswith("scale0_")]
+    word = next((w.strip("'\"") for w in str(error).split() if w.strip("'\"").startswith("scale0_")), "")
+    return PluginContractError(
+        name,
+        f"plugin {name} has a hook that does not exist",
+        f"{str(error).splitlines()[0]}: {nearest(word, hooks)}",
+        LEFT_OUT,
+        "correct the name of the hook",
+    )
+
+
+def _raised(name: str, hook: str, error: BaseException) -> PluginStartError:
+    return PluginStartError(
+        name,
+        f"plugin {name} raised at start",
+        f"{hook}: {type(error).__name__}: {error}",
+        LEFT_OUT,
+        f"mend it, or start without it; scale0 plugins doctor {name} shows more",
+    )
+
+
+def _import_failed(entry: metadata.EntryPoint, error: BaseException) -> PluginImportError:
+    return PluginImportError(
+        entry.name,
+        f"plugin {entry.name} cannot be imported",
+        f"{entry.value}: {type(error).__name__}: {error}",
+        LEFT_OUT,
+        f"pip install --force-reinstall scale0-{entry.name}, or take it out of broker.plugins",
+    )

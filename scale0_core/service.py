@@ -1,0 +1,136 @@
+"""What a service is: a state machine without I/O.
+
+Frames and a time go in; frames, jobs and a next deadline come out. A service never opens a socket, reads a clock or
+blocks: the core does that for it. This is what makes services fast, easy to test and possible to simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from enum import Enum
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import attrs
+
+Frames: TypeAlias = tuple[bytes, ...]
+"""A whole multipart message. On a ROUTER socket the first frame is the peer's routing id."""
+
+Send: TypeAlias = tuple[str, Frames]
+"""One message to send: the name of one of the service's sockets, and the frames."""
+
+
+class SocketKind(str, Enum):
+    """The kinds of ZeroMQ socket that a service may ask for."""
+
+    ROUTER = "ROUTER"
+    DEALER = "DEALER"
+    REQ = "REQ"
+    REP = "REP"
+    PUB = "PUB"
+    XPUB = "XPUB"
+    SUB = "SUB"
+    PUSH = "PUSH"
+    PULL = "PULL"
+    PAIR = "PAIR"
+
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@attrs.frozen(kw_only=True)
+class Endpoint:
+    """One socket that a service wants; the core opens, polls and closes it.
+
+    ``bind`` and ``connect`` may hold several addresses each. Every limit has a value of its own here, none is left to
+    ZeroMQ's defaults. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
+    arrives as a *blob*, which ``len()``, ``bytes()`` and ``memoryview()`` accept and which is sent without a copy.
+    """
+
+    kind: SocketKind = attrs.field(converter=SocketKind)
+    bind: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    connect: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    subscribe: tuple[bytes, ...] = attrs.field(default=(), converter=tuple)
+    high_water: int = 1000
+    max_message: int = MIB
+    blob_over: int | None = None
+    options: Mapping[str, int | bytes] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Job:
+    """Work that blocks (disk, hashing), run on a thread; its outcome comes back through ``on_job``.
+
+    Jobs of one service with an equal ``key`` run one after the other, in the order they were returned. ``function`` is
+    called with ``argument``. When ``grouped`` is true, all jobs that wait under the key with the same function are run
+    in one call, ``function([argument, ...])``, which returns one value for each: so that one fsync serves many answers.
+    ``token`` comes back untouched in the result.
+    """
+
+    key: Hashable
+    function: Callable[[Any], Any]
+    argument: Any = None
+    token: Any = None
+    grouped: bool = False
+
+
+@attrs.frozen
+class JobResult:
+    """How a job ended: with a ``value``, or with an ``error``."""
+
+    token: Any
+    value: Any = None
+    error: BaseException | None = None
+
+
+Effect: TypeAlias = Send | Job
+"""What a service may return: a message to send, or a job to run."""
+
+
+class Service(Protocol):
+    """What every service has. ``LaterResults`` and ``Undelivered`` add to it."""
+
+    @property
+    def name(self) -> str:
+        """The service's name, unique in the broker."""
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """The sockets to open, by the names used in ``receive`` and in sends."""
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take one message. ``now`` is monotonic seconds, the only clock a service knows."""
+
+    def next_deadline(self) -> float | None:
+        """Say when ``on_deadline`` is due; None when nothing is waiting for time to pass."""
+
+    def on_deadline(self, now: float) -> Iterable[Effect]:
+        """Do what is due at ``now``. Afterwards the next deadline lies later than ``now``."""
+
+
+@runtime_checkable
+class LaterResults(Protocol):
+    """A service that returns jobs has this as well."""
+
+    def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
+        """Take the outcome of a job."""
+
+
+@runtime_checkable
+class Undelivered(Protocol):
+    """A service that wants to know which of its messages could not be sent has this as well."""
+
+    def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
+        """Take back a message that was not sent.
+
+        ``reason`` is ``EAGAIN`` (the peer's queue is full), ``EHOSTUNREACH`` (the peer is gone) or another name of errno.
+        """
+
+
+@attrs.frozen
+class SendFailure:
+    """A message that was not sent, and why."""
+
+    socket: str
+    frames: Frames
+    reason: str

@@ -1,0 +1,127 @@
+"""What every service promises, and a seat that insists on it.
+
+The broker's own ``Seat`` forgives within a budget, because a broker must go on. A test wants to see the first fault at
+once, with its traceback: that is ``StrictSeat``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.errors import ServiceFault
+from scale0_core.service import Effect, Endpoint, Job, Service, SocketKind
+
+RECEIVES_ONLY = frozenset({SocketKind.SUB, SocketKind.PULL})
+SENDS_ONLY = frozenset({SocketKind.PUB, SocketKind.PUSH})
+
+
+class StrictSeat(Seat):
+    """A seat without a budget: whatever a service does wrong is raised at once."""
+
+    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+        super().__init__(service, plugin=plugin, limits=limits)
+        self._endpoints = dict(service.endpoints)
+        self._collect = self._insist
+
+    def next_deadline(self) -> float | None:
+        """Ask the service when it wants to be called, and insist on a time that can come."""
+        due = self.service.next_deadline()
+        if due is None or (isinstance(due, int | float) and math.isfinite(due)):
+            return due
+        raise ServiceFault(f"next_deadline() of service {self.service.name} gave {due!r}, not a finite number or None")
+
+    def _insist(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Job):
+                self._insist_on_job(effect)
+            elif fault := send_fault(effect, self._endpoints):
+                raise ServiceFault(f"service {self.service.name} returned {_shortened(effect)}", fault)
+            else:
+                self.sends.append(effect)
+
+    def _insist_on_job(self, job: Job) -> None:
+        if self._on_job is None:
+            raise ServiceFault(f"service {self.service.name} returned a job", "it has no on_job to take the outcome")
+        if not callable(job.function):
+            raise ServiceFault(f"service {self.service.name} returned a job", f"its function is {job.function!r}")
+        self.jobs.add(job)
+
+    def _failed(self, where: str, error: Exception, now: float) -> NoReturn:
+        self.counts.errors += 1
+        raise error
+
+
+def send_fault(send: object, endpoints: Mapping[str, Endpoint]) -> str:
+    """Say what is wrong with a send; nothing, when it is well-formed and its socket can send."""
+    if type(send) is not tuple or len(send) != 2:
+        return "a send is a tuple (socket, frames)"
+    socket, frames = send
+    endpoint = endpoints.get(socket) if isinstance(socket, str) else None
+    if endpoint is None:
+        return f"no such socket; declared are {', '.join(map(repr, endpoints)) or 'none'}"
+    if type(frames) is not tuple or not frames:
+        return "the frames are a tuple of at least one"
+    for frame in frames:
+        if type(frame) is not bytes and not _is_bytes_like(frame):
+            return f"a frame is bytes, not {type(frame).__name__}"
+    if endpoint.kind in RECEIVES_ONLY:
+        return f"a {endpoint.kind.value} socket cannot send"
+    if endpoint.kind is SocketKind.ROUTER:
+        return _router_fault(frames)
+    return ""
+
+
+def _router_fault(frames: tuple[bytes, ...]) -> str:
+    if len(frames[0]) == 0:
+        return "the first frame on a ROUTER is the peer's routing id, and this one is empty"
+    return "" if len(frames) > 1 else "on a ROUTER a message follows the routing id, and there is none"
+
+
+def endpoint_faults(service: Service) -> list[str]:
+    """Say all that is wrong with a service's name and endpoints."""
+    faults = []
+    if not isinstance(service.name, str) or not service.name:
+        faults.append(f"the name is {service.name!r}, not a text")
+    endpoints = service.endpoints
+    if not isinstance(endpoints, Mapping):
+        return [*faults, f"endpoints is a {type(endpoints).__name__}, not a mapping of names to Endpoint"]
+    for name, endpoint in endpoints.items():
+        if not isinstance(name, str) or not name:
+            faults.append(f"the name of socket {name!r} is not a text")
+        if isinstance(endpoint, Endpoint):
+            faults.extend(f"socket {name!r}: {fault}" for fault in _faults_of(endpoint))
+        else:
+            faults.append(f"socket {name!r} is a {type(endpoint).__name__}, not an Endpoint")
+    return faults
+
+
+def _faults_of(endpoint: Endpoint) -> list[str]:
+    faults = [
+        f"{address!r} is not an address such as tcp://127.0.0.1:5555 (bind and connect take tuples of addresses)"
+        for address in dict.fromkeys((*endpoint.bind, *endpoint.connect))
+        if not isinstance(address, str) or "://" not in address
+    ]
+    if endpoint.subscribe and endpoint.kind is not SocketKind.SUB:
+        faults.append(f"a {endpoint.kind.value} socket does not subscribe")
+    faults.extend(f"the topic {topic!r} is not bytes" for topic in endpoint.subscribe if not isinstance(topic, bytes))
+    if endpoint.high_water < 0:
+        faults.append(f"high_water is {endpoint.high_water}")
+    if endpoint.blob_over is not None and endpoint.blob_over < 0:
+        faults.append(f"blob_over is {endpoint.blob_over}")
+    return faults
+
+
+def _is_bytes_like(frame: object) -> bool:
+    try:
+        memoryview(frame)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        return False
+    return True
+
+
+def _shortened(effect: object, longest: int = 200) -> str:
+    text = repr(effect)
+    return text if len(text) <= longest else text[:longest] + "..."

@@ -1,0 +1,173 @@
+"""Virtual time, and a driver that runs one service on it: its sends, its deadlines and its jobs.
+
+``Script``, ``check_service`` and ``SimNetwork`` differ in where messages go; the rest is the same and stands here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from scale0_core.broker.jobs import run_batch
+from scale0_core.broker.seat import Seat
+from scale0_core.errors import ServiceFault
+from scale0_core.service import Frames, Job, JobResult, Send, SendFailure
+
+Action: TypeAlias = Callable[[], object]
+
+MOST_AT_ONE_INSTANT = 100_000
+"""So many actions without time moving are an endless loop."""
+
+MOST_ROUNDS = 1000
+"""So many times in a row a service may answer undelivered messages with more of them."""
+
+
+class Agenda:
+    """A clock that stands until told otherwise, and what is to be done at which time."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.now = start
+        self._entries: list[tuple[float, int, Action]] = []
+        self._added = 0
+        self._at_this_instant = 0
+
+    def at(self, time: float, action: Action) -> None:
+        """Do ``action`` at ``time``, or now if that is past; what is due together is done in the order it was added."""
+        self._added += 1
+        heapq.heappush(self._entries, (time, self._added, action))
+
+    @property
+    def next_time(self) -> float | None:
+        """When something is to be done next; None if nothing is."""
+        return self._entries[0][0] if self._entries else None
+
+    def step(self) -> None:
+        """Do what is due next, moving the clock there."""
+        time, _, action = heapq.heappop(self._entries)
+        if time > self.now:
+            self.now = time
+            self._at_this_instant = 0
+        self._at_this_instant += 1
+        if self._at_this_instant > MOST_AT_ONE_INSTANT:
+            raise ServiceFault(f"time stands still at {self.now}: {MOST_AT_ONE_INSTANT} actions at one instant")
+        action()
+
+    def advance(self, time: float) -> None:
+        """Do all that is due until ``time``, each at its moment; the clock then shows ``time``."""
+        while self._entries and self._entries[0][0] <= time:
+            self.step()
+        if time > self.now:
+            self.now = time
+            self._at_this_instant = 0
+
+
+class Driver:
+    """Runs one service on virtual time.
+
+    ``send`` takes one message and returns why it failed, or an empty text. ``settled`` is called whenever the service
+    has come to rest. ``run`` runs a batch of jobs when its time has come, ``job_delay`` seconds after it could start.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        agenda: Agenda,
+        send: Callable[[Send], str],
+        *,
+        job_delay: Callable[[], float] = float,
+        run: Callable[[Sequence[Job]], list[JobResult]] = run_batch,
+        settled: Action = bool,
+    ) -> None:
+        self.seat = seat
+        self.agenda = agenda
+        self.running: dict[int, list[Job]] = {}
+        self._batches = 0
+        self.deadlines = 0
+        self.halted = False
+        self.dead = False
+        self._send = send
+        self._job_delay = job_delay
+        self._run = run
+        self._settled = settled
+        self._due: float | None = None
+        self._held_back: list[int] = []
+
+    def receive(self, socket: str, frames: Frames) -> None:
+        """Give one message to the service."""
+        self.seat.receive(socket, (frames,), self.agenda.now)
+        self.settle()
+
+    def settle(self) -> None:
+        """Send what waits to be sent, start the jobs that may start, and note the next deadline."""
+        seat, now = self.seat, self.agenda.now
+        rounds = 0
+        while seat.sends:
+            rounds += 1
+            if rounds > MOST_ROUNDS:
+                raise ServiceFault(f"service {seat.service.name} answers each undelivered message with another send")
+            sends = seat.take_sends()
+            failures = [failure for failure in map(self._send_one, sends) if failure is not None]
+            seat.sent(len(sends), failures, now)
+        while (batch := seat.jobs.take()) is not None:
+            self._batches += 1
+            self.running[self._batches] = batch
+            self.agenda.at(now + self._job_delay(), partial(self._finish, self._batches))
+        self._note_deadline()
+        self._settled()
+
+    def halt(self) -> None:
+        """Stop the service as SIGSTOP would: time passes and it does not see it."""
+        self.halted = True
+
+    def resume(self) -> None:
+        """Let a halted service go on with all that has become due."""
+        self.halted = False
+        held_back, self._held_back = self._held_back, []
+        for number in held_back:
+            self._finish(number)
+        self._due = None
+        self.settle()
+
+    def die(self) -> list[list[Job]]:
+        """End the service; nothing reaches it any more. Returns the batches of jobs that were running."""
+        self.dead = True
+        return list(self.running.values())
+
+    def _send_one(self, send: Send) -> SendFailure | None:
+        reason = self._send(send)
+        if not reason:
+            return None
+        if type(send) is tuple and len(send) == 2:
+            return SendFailure(send[0], send[1], reason)
+        return SendFailure("", (), reason)
+
+    def _finish(self, number: int) -> None:
+        if self.dead:
+            return
+        if self.halted:
+            self._held_back.append(number)
+            return
+        batch = self.running.pop(number)
+        results = self._run(batch)
+        self.seat.jobs.finished(batch)
+        for result in results:
+            self.seat.job_done(result, self.agenda.now)
+        self.settle()
+
+    def _note_deadline(self) -> None:
+        due = self.seat.next_deadline()
+        if due != self._due:
+            self._due = due
+            if due is not None:
+                self.agenda.at(due, partial(self._fire, due))
+
+    def _fire(self, due: float) -> None:
+        # a deadline that was moved meanwhile has an entry of its own
+        if self.dead or self.halted or due != self._due:
+            return
+        self._due = None
+        self.deadlines += 1
+        self.seat.on_deadline(self.agenda.now)
+        self.settle()

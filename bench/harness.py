@@ -275,9 +275,7 @@ def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None
 def start_multipart_server(folder: Path) -> Server:
     """Start the baseline in Python."""
     endpoint = f"ipc://{folder}/multipart"
-    return Server(
-        "multipart", [sys.executable, str(HERE / "multipart_server.py"), endpoint], endpoint, folder
-    )
+    return Server("multipart", [sys.executable, str(HERE / "multipart_server.py"), endpoint], endpoint, folder)
 
 
 def start_c_server(folder: Path) -> Server:
@@ -329,9 +327,7 @@ def _drive_natively(server: Server, load: Load) -> dict[str, float]:
     }
     command = [program, *(str(part) for option in options.items() for part in option)]
     command += load.conversation.arguments(load.body_size)
-    outcome = subprocess.run(
-        command, capture_output=True, text=True, timeout=load.time_limit + 30, check=False
-    )
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=load.time_limit + 30, check=False)
     if outcome.returncode != 0:
         server.check_alive()
         raise BenchError(f"load on {server.name} failed: {outcome.stderr.strip()}\n{server.log()}")

@@ -41,9 +41,7 @@ SETTLE_SECONDS = 2.0
 """Time for the work of connecting to be over."""
 
 TARGETS = (
-    Target(
-        "kb_per_client", 40, "growth of the broker's RSS per connected client, in kB (the worst transport)"
-    ),
+    Target("kb_per_client", 40, "growth of the broker's RSS per connected client, in kB (the worst transport)"),
     Target("idle_cpu_percent", 2, "CPU of the broker while nobody says anything (the worst transport)"),
 )
 
@@ -110,10 +108,7 @@ def measure(options: argparse.Namespace) -> Report:
     if not options.quick:
         transports["tcp"] = free_tcp_endpoint()
     with bench_folder() as folder:
-        results = {
-            name: measure_transport(folder, endpoint, clients, seconds)
-            for name, endpoint in transports.items()
-        }
+        results = {name: measure_transport(folder, endpoint, clients, seconds) for name, endpoint in transports.items()}
     for name in ("kb_per_client", "idle_cpu_percent"):
         report.figures[name] = max(float(result[name] or 0) for result in results.values())
     report.figures |= {f"{transport}_{name}": v for transport, r in results.items() for name, v in r.items()}

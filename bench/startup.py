@@ -56,9 +56,7 @@ def measure(options: argparse.Namespace) -> Report:
                 "help_ms": time_command(help_command(), folder),
                 "python_ms": time_command([sys.executable, "-c", "pass"], folder),
             }
-            if (
-                turn > 0
-            ):  # the first round brings files into memory and writes .pyc files: no second start does
+            if turn > 0:  # the first round brings files into memory and writes .pyc files: no second start does
                 for name, value in taken.items():
                     times[name].append(value)
     for name, values in times.items():

@@ -1,18 +1,19 @@
 """What a request costs: echo in a real broker, beside pyzmq's plain loop and a C server on libzmq alone.
 
 All servers answer the same requests (4 frames at the ROUTER, 2 frames back, over ipc) from the same load
-generator. The rounds are interleaved, so that noise from other programs hits all servers alike, and each
-ratio is the median of the ratios within a round.
+generator. The rounds are many, short and interleaved, so that noise from other programs hits all servers
+alike, and each ratio is the median of the ratios within a round.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from harness import (
@@ -39,6 +40,9 @@ SERVERS = ("native", "pure", "multipart", "c")
 """The broker on its native and on its pure wire, pyzmq's recv_multipart loop, and libzmq alone."""
 
 FIGURES = ("cpu_s_per_100k", "requests_per_s", "p50_us", "p99_us", "mb_s_64k")
+
+FULL = {"rounds": 25, "requests": 60_000, "latency_requests": 500, "large_requests": 2_000}
+QUICK = {"rounds": 7, "requests": 30_000, "latency_requests": 300, "large_requests": 1_000}
 
 RATIOS = {
     "native_cpu_vs_multipart": ("cpu_s_per_100k", "native", "multipart"),
@@ -79,29 +83,47 @@ def start_servers(stack: ExitStack, folder: Path, notes: list[str]) -> dict[str,
     return servers
 
 
-def measure_round(server: Server, options: argparse.Namespace) -> dict[str, float]:
-    """Measure one server once."""
-    many = drive(server, Load(options.requests, window=1000, connections=10))
-    one = drive(server, Load(options.latency_requests, window=1))
-    large = drive(server, Load(options.large_requests, window=100, connections=10, body_size=64 * 1024))
-    return {
-        "cpu_s_per_100k": many["cpu_s"] / many["requests"] * 100_000,
-        "requests_per_s": many["requests_per_s"],
-        "p50_us": one["p50_us"],
-        "p99_us": one["p99_us"],
-        "mb_s_64k": large["mb_per_s"],
-    }
+def pin(servers: Mapping[str, Server]) -> None:
+    """Keep all servers on one core, and this process with the load generators it starts on another."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise NotMeasured("--pin needs two cores")
+    for server in servers.values():
+        for thread in Path(f"/proc/{server.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {cores[0]})
+    os.sched_setaffinity(0, {cores[1]})
+
+
+def measure_many(server: Server, options: argparse.Namespace) -> dict[str, float]:
+    """Measure one server once with 1,000 requests in flight."""
+    measured = drive(server, Load(options.requests, window=1000, connections=10))
+    cost = measured["cpu_s"] / measured["requests"] * 100_000
+    return {"cpu_s_per_100k": cost, "requests_per_s": measured["requests_per_s"]}
+
+
+def measure_latency(server: Server, options: argparse.Namespace) -> dict[str, float]:
+    """Measure one server once with one request in flight."""
+    measured = drive(server, Load(options.latency_requests, window=1))
+    return {"p50_us": measured["p50_us"], "p99_us": measured["p99_us"]}
+
+
+def measure_large(server: Server, options: argparse.Namespace) -> dict[str, float]:
+    """Measure one server once with bodies of 64 KiB."""
+    load = Load(options.large_requests, window=100, connections=10, body_size=64 * 1024)
+    return {"mb_s_64k": drive(server, load)["mb_per_s"]}
 
 
 def measure_rounds(servers: Mapping[str, Server], options: argparse.Namespace) -> Samples:
     """Measure all servers in turn, several times, each time beginning with another one."""
     samples: Samples = {name: {figure: [] for figure in FIGURES} for name in servers}
     names = list(servers)
-    for turn in range(options.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            for figure, value in measure_round(servers[name], options).items():
-                samples[name][figure].append(value)
+    # one kind of load after the other: the servers of a round are then compared within a second or two
+    for measure_once in (measure_many, measure_latency, measure_large):
+        for turn in range(options.rounds):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                for figure, value in measure_once(servers[name], options).items():
+                    samples[name][figure].append(value)
     return samples
 
 
@@ -111,7 +133,11 @@ def summarise(samples: Samples) -> Figures:
     for name, (figure, above, below) in RATIOS.items():
         if above in samples and below in samples:
             pairs = zip(samples[above][figure], samples[below][figure], strict=True)
-            figures[name] = round(median(one / other for one, other in pairs), 4)
+            ratios = [one / other for one, other in pairs]
+            figures[name] = round(median(ratios), 4)
+            # the middle half of the rounds lies between these two
+            low, _, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
+            figures |= {f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
         else:
             figures[name] = None
     for server in SERVERS:
@@ -123,10 +149,11 @@ def summarise(samples: Samples) -> Figures:
 
 def measure(options: argparse.Namespace) -> Report:
     """Start the servers, measure them, and report."""
-    options.rounds = options.rounds or (3 if options.quick else 9)
-    options.requests = options.requests or (60_000 if options.quick else 200_000)
-    options.latency_requests = min(options.requests, 2_000 if options.quick else 5_000)
-    options.large_requests = min(options.requests, 2_000 if options.quick else 8_000)
+    sizes = QUICK if options.quick else FULL
+    options.rounds = options.rounds or sizes["rounds"]
+    options.requests = options.requests or sizes["requests"]
+    options.latency_requests = min(options.requests, sizes["latency_requests"])
+    options.large_requests = min(options.requests, sizes["large_requests"])
     report = Report("What a request costs", TARGETS)
     if find_compiler() is None:
         report.notes.append(
@@ -135,11 +162,13 @@ def measure(options: argparse.Namespace) -> Report:
         )
     with bench_folder() as folder, ExitStack() as stack:
         servers = start_servers(stack, folder, report.notes)
+        if options.pin:
+            pin(servers)
         samples = measure_rounds(servers, options)
         for server in servers.values():
             server.check_alive()
     report.figures = summarise(samples)
-    report.figures |= {"rounds": options.rounds, "requests": options.requests}
+    report.figures |= {"rounds": options.rounds, "requests": options.requests, "pinned": options.pin}
     report.figures["load_generator"] = "native" if find_compiler() else "python"
     return report
 
@@ -149,6 +178,9 @@ def print_details(figures: Mapping[str, Any]) -> None:
     header = ["server", "CPU s / 100k", "requests/s", "p50 us", "p99 us", "64 KiB MB/s"]
     rows = [[name, *(show(figures[f"{name}_{figure}"]) for figure in FIGURES)] for name in SERVERS]
     print_table(header, rows)
+    measured = [name for name in RATIOS if figures[name] is not None]
+    spread = [[name, *(show(figures[f"{name}{end}"]) for end in ("_low", "", "_high"))] for name in measured]
+    print_table(["ratio", "lower quartile", "median", "upper quartile"], spread)
 
 
 def main() -> int:
@@ -156,6 +188,12 @@ def main() -> int:
     parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, help="requests per server and round")
     parser.add_argument("--rounds", type=int, help="how often each server is measured")
+    parser.add_argument(
+        "--pin",
+        action="store_true",
+        help="servers on one core, load on another: steadier, but"
+        " not how a server runs; for comparing two versions of the code, not for the targets",
+    )
     return run_bench(parser, measure, print_details)
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    Scale0Error                  carries a Problem: what, why, consequence, remedy; and the exit code of the command line
+    Scale0Error                  carries a Problem (what, why, consequence, remedy) and an exit code
     ├── UsageError               the command line was used wrongly (64)
     ├── ConfigError              broker.toml or a setting is wrong; holds all the faults found (78)
     ├── NameTakenError           a broker of this name runs already (69)
@@ -13,7 +13,7 @@
     │   ├── PluginContractError      it does not keep to the plugin interface
     │   ├── PluginVersionError       it wants another API_VERSION
     │   └── PluginStartError         it raised while starting
-    └── ServiceFault             what a service did wrong while running (counted, never raised through the loop)
+    └── ServiceFaultError        what a service did wrong while running (counted, never raised through the loop)
 """
 
 from __future__ import annotations
@@ -137,5 +137,5 @@ class PluginStartError(PluginError):
     """The plugin raised while it was started."""
 
 
-class ServiceFault(Scale0Error):
+class ServiceFaultError(Scale0Error):
     """What a service did wrong while running, such as a deadline that never moves."""

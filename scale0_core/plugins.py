@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 import attrs
@@ -62,15 +61,10 @@ def installed_plugins() -> dict[str, InstalledPlugin]:
     """Find all plugins that are installed, without importing any."""
     found = {}
     for entry in metadata.entry_points(group=GROUP):
-        dist = entry.dist
-        about = dist.metadata if dist else {}
-        found[entry.name] = InstalledPlugin(
-            entry.name,
-            entry.value,
-            about["Name"] if dist else "?",
-            dist.version if dist else "?",
-            about["Summary"] if dist and "Summary" in about else "",
-        )
+        if entry.dist is not None:
+            about = entry.dist.metadata
+            summary = about["Summary"] if "Summary" in about else ""
+            found[entry.name] = InstalledPlugin(entry.name, entry.value, about["Name"], entry.dist.version, summary)
     return dict(sorted(found.items()))
 
 
@@ -172,15 +166,15 @@ class PluginSet:
         others = [plugin for other, plugin in self._manager.list_name_plugin() if other != name]
         return self._manager.subset_hook_caller(hook, others)
 
-    def _import(self, names: Sequence[str]) -> dict[str, ModuleType]:
-        modules: dict[str, ModuleType] = {}
+    def _import(self, names: Sequence[str]) -> dict[str, Any]:
+        modules: dict[str, Any] = {}
         missing: set[str] = set()
 
         def failed(_: object, entry: metadata.EntryPoint, error: BaseException) -> None:
             self.failures[entry.name] = _import_failed(entry, error)
 
         _quiet_stevedore()
-        found = NamedExtensionManager(
+        found: NamedExtensionManager[Any] = NamedExtensionManager(
             GROUP,
             names=list(names),
             name_order=True,
@@ -199,7 +193,7 @@ class PluginSet:
                 LOG.warning("several distributions offer this plugin; one of them was taken", plugin=name)
         return modules
 
-    def _import_uncached(self, name: str, modules: dict[str, ModuleType]) -> None:
+    def _import_uncached(self, name: str, modules: dict[str, Any]) -> None:
         """Import past stevedore's cache on disk, which may not know yet what was installed a moment ago."""
         for entry in metadata.entry_points(group=GROUP, name=name):
             try:

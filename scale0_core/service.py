@@ -38,6 +38,18 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
+def _texts(values: str | Iterable[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+def _topics(values: bytes | Iterable[bytes]) -> tuple[bytes, ...]:
+    return (values,) if isinstance(values, bytes) else tuple(values)
+
+
+def _is_hashable(job: object, field: attrs.Attribute[Hashable], value: Hashable) -> None:
+    hash(value)
+
+
 @attrs.frozen(kw_only=True)
 class Endpoint:
     """One socket that a service wants; the core opens, polls and closes it.
@@ -48,10 +60,10 @@ class Endpoint:
     """
 
     kind: SocketKind = attrs.field(converter=SocketKind)
-    bind: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    connect: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    subscribe: tuple[bytes, ...] = attrs.field(default=(), converter=tuple)
-    high_water: int = 1000
+    bind: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    connect: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    subscribe: tuple[bytes, ...] = attrs.field(default=(), converter=_topics)
+    high_water: int = 4096
     max_message: int = MIB
     blob_over: int | None = None
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
@@ -67,7 +79,7 @@ class Job:
     ``token`` comes back untouched in the result.
     """
 
-    key: Hashable
+    key: Hashable = attrs.field(validator=_is_hashable)
     function: Callable[[Any], Any]
     argument: Any = None
     token: Any = None

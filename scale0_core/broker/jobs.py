@@ -18,8 +18,8 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Put a job behind those of its key."""
-        self.in_flight += 1
         waiting = self._waiting.get(job.key)
+        self.in_flight += 1  # only now: a key that cannot be hashed has raised
         if waiting is None:
             # a key stays in the table while one of its batches waits or runs, so it becomes startable just once
             self._waiting[job.key] = deque((job,))

@@ -6,18 +6,21 @@ budgets and quarantine are the same everywhere.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import attrs
 
 from scale0_core.broker.jobs import JobQueue
-from scale0_core.errors import ServiceFault
+from scale0_core.errors import ServiceFaultError
 from scale0_core.logs import Logger, get_logger
 from scale0_core.service import (
     Effect,
     Frames,
+    Job,
     JobResult,
     LaterResults,
     Send,
@@ -66,15 +69,16 @@ class Seat:
         self.counts = SeatCounts()
         self.jobs = JobQueue()
         self.sends: list[Send] = []
+        """What was returned and not taken yet; jobs may stand among the sends until ``take_sends``."""
+        self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
-        # services without jobs return sends only, and sorting them out would cost on every message
-        self._collect: Callable[[Iterable[Effect]], None] = self._sort if self._on_job else self._extend
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
         self._logged: set[str] = set()
-        self._not_before = float("-inf")
+        self._not_before = -math.inf
+        self._now = -math.inf
 
     @property
     def paused(self) -> bool:
@@ -84,6 +88,7 @@ class Seat:
     def receive(self, socket: str, messages: Sequence[Frames], now: float) -> None:
         """Give a batch of messages to the service, one by one."""
         self.counts.received += len(messages)
+        self._now = now
         receive, collect = self.service.receive, self._collect
         pending = iter(messages)
         while not self.quarantined:
@@ -99,19 +104,29 @@ class Seat:
         """Ask the service when it wants to be called; a deadline that did not move is put off."""
         if self.quarantined:
             return None
-        due = self.service.next_deadline()
-        return None if due is None else max(due, self._not_before)
+        try:
+            due = self.service.next_deadline()
+            if due is None or due == math.inf:
+                return None
+            if math.isnan(due):
+                raise ServiceFaultError(f"the deadline of service {self.service.name} is not a number")
+            return max(due, self._not_before)
+        except Exception as error:
+            self._not_before = self._now + STUCK_PAUSE
+            self._failed("next_deadline", error, self._now)
+            return self._not_before
 
     def on_deadline(self, now: float) -> None:
         """Call the service if something is due."""
+        self._now = now
+        due = self.next_deadline()
+        if due is None or due > now:
+            return
         try:
-            due = self.next_deadline()
-            if due is None or due > now:
-                return
             self._collect(self.service.on_deadline(now))
             moved = self.service.next_deadline()
             if moved is not None and not moved > now:
-                raise ServiceFault(
+                raise ServiceFaultError(
                     f"the deadline of service {self.service.name} did not move", f"it is {moved} after on_deadline({now})"
                 )
         except Exception as error:
@@ -126,12 +141,19 @@ class Seat:
         if self.quarantined:
             self._drop("quarantined", 1)
         elif self._on_job is not None:
-            self._guarded("on_job", now, lambda on_job=self._on_job: on_job(result, now))
+            self._guarded("on_job", now, self._on_job, result, now)
 
     def take_sends(self) -> list[Send]:
-        """Give all that waits to be sent."""
-        sends, self.sends = self.sends, []
-        return sends
+        """Give all that waits to be sent, and put the jobs found among it into ``jobs``."""
+        effects: list[Effect] = list(self.sends)
+        self.sends.clear()
+        # sorted out here and not on arrival: one look at the types of a batch costs a quarter of a test on every message
+        if self._on_job is None or Job not in set(map(type, effects)):
+            return cast("list[Send]", effects)
+        for effect in effects:
+            if isinstance(effect, Job):
+                self.jobs.add(effect)
+        return [effect for effect in effects if not isinstance(effect, Job)]
 
     def sent(self, count: int, failures: Sequence[SendFailure], now: float) -> None:
         """Note the outcome of sending ``count`` messages, and give back those that failed to a service that asks."""
@@ -139,29 +161,15 @@ class Seat:
         for failure in failures:
             self.counts.undelivered[failure.socket, failure.reason] += 1
             if failure.reason == MALFORMED:
-                self._failed("send", ServiceFault(f"service {self.service.name} returned a malformed send"), now)
+                self._failed("send", ServiceFaultError(f"service {self.service.name} returned a malformed send"), now)
             elif self._on_undelivered is not None and not self.quarantined:
-                self._guarded("on_undelivered", now, lambda f=failure: self._return(f, now))
+                self._guarded("on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now)
 
-    def _return(self, failure: SendFailure, now: float) -> Iterable[Effect]:
-        assert self._on_undelivered is not None
-        return self._on_undelivered(failure.socket, failure.frames, failure.reason, now)
-
-    def _guarded(self, where: str, now: float, call: Callable[[], Iterable[Effect]]) -> None:
+    def _guarded(self, where: str, now: float, call: Callable[..., Iterable[Effect]], *arguments: object) -> None:
         try:
-            self._collect(call())
+            self._collect(call(*arguments))
         except Exception as error:
             self._failed(where, error, now)
-
-    def _extend(self, effects: Iterable[Effect]) -> None:
-        self.sends.extend(effects)  # type: ignore[arg-type]  # no on_job: a Job here is malformed, and the wire says so
-
-    def _sort(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if type(effect) is tuple:
-                self.sends.append(effect)
-            else:
-                self.jobs.add(effect)  # type: ignore[arg-type]
 
     def _drop(self, reason: str, count: int) -> None:
         if count:

@@ -66,7 +66,8 @@ def unknown_tables(tables: Mapping[str, Any], known: Iterable[str]) -> list[Faul
 def _parse(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            tree: dict[str, Any] = tomllib.load(file)
+            return tree
     except OSError as error:
         raise ConfigError(str(path), (Fault(str(path), f"cannot be read: {error.strerror}"),)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -17,8 +17,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 def setting(default: T, help: str, *, validator: Callable[..., Any] | None = None) -> T:  # noqa: A002
     """Make a field of a settings class: a default, a help text that the command line and the docs show, a check."""
-    # attrs' own stubs do the same: the field specifier is typed as the value it will hold
-    return attrs.field(default=default, metadata={"help": help}, validator=validator)  # type: ignore[no-any-return,call-overload]
+    return attrs.field(default=default, metadata={"help": help}, validator=validator)
 
 
 at_least_1 = validators.ge(1)

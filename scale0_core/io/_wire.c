@@ -74,26 +74,6 @@ static PyTypeObject BlobType = {
 
 /* ------------------------------------------------------------------ errors */
 
-static PyObject *errno_name(int code)
-{
-    static PyObject *names = NULL; /* errno.errorcode; libzmq's own numbers have no names there */
-    PyObject *name, *key;
-    if (!names) {
-        PyObject *module = PyImport_ImportModule("errno");
-        names = module ? PyObject_GetAttrString(module, "errorcode") : NULL;
-        Py_XDECREF(module);
-        if (!names)
-            return NULL;
-    }
-    if (!(key = PyLong_FromLong(code)))
-        return NULL;
-    name = PyDict_GetItemWithError(names, key);
-    Py_DECREF(key);
-    if (name)
-        return Py_NewRef(name);
-    return PyErr_Occurred() ? NULL : PyUnicode_FromString(zmq.strerror(code));
-}
-
 static PyObject *raise_zmq_error(void)
 {
     int code = zmq.last_errno();
@@ -106,22 +86,28 @@ static PyObject *raise_zmq_error(void)
 
 /* ------------------------------------------------------------------ Port: one socket */
 
+/* Routing ids, headers and commands are short and come again and again in the same place: the object made for the last
+   message serves for the next. */
+enum { REMEMBERED_FRAMES = 4, REMEMBERED_SIZE = 16 };
+
 typedef struct {
     PyObject_HEAD
     void *socket;
     Py_ssize_t blob_over;
-    PyObject *owner; /* the zmq.Socket, kept alive as long as the port */
+    Py_ssize_t least_frames; /* a message of fewer is malformed: a ROUTER drops a lone routing id without a word */
+    PyObject *owner;         /* the zmq.Socket, kept alive as long as the port */
+    PyObject *remembered[REMEMBERED_FRAMES];
 } Port;
 
 static PyTypeObject PortType;
 
 static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"owner", "blob_over", NULL};
+    static char *names[] = {"owner", "blob_over", "least_frames", NULL};
     PyObject *owner, *blob_over = Py_None, *underlying, *old;
-    Py_ssize_t limit = PY_SSIZE_T_MAX;
+    Py_ssize_t limit = PY_SSIZE_T_MAX, least_frames = 1;
     void *socket;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", names, &owner, &blob_over))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|On", names, &owner, &blob_over, &least_frames))
         return -1;
     if (!zmq.msg_recv) {
         PyErr_SetString(PyExc_RuntimeError, "load_library() comes first");
@@ -140,6 +126,7 @@ static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
     }
     self->socket = socket;
     self->blob_over = limit;
+    self->least_frames = least_frames;
     old = self->owner;
     self->owner = Py_NewRef(owner);
     Py_XDECREF(old);
@@ -148,6 +135,9 @@ static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
 
 static void Port_dealloc(Port *self)
 {
+    int i;
+    for (i = 0; i < REMEMBERED_FRAMES; i++)
+        Py_XDECREF(self->remembered[i]);
     Py_XDECREF(self->owner);
     Py_TYPE(self)->tp_free((PyObject *) self);
 }
@@ -168,11 +158,20 @@ static int port_is_open(Port *self)
 }
 
 /* Turn a received frame into bytes, or into a Blob that takes the message over. */
-static PyObject *frame_object(zmq_msg_t *msg, Py_ssize_t blob_over)
+static PyObject *frame_object(Port *self, Py_ssize_t index, zmq_msg_t *msg, Py_ssize_t size)
 {
-    Py_ssize_t size = (Py_ssize_t) zmq.msg_size(msg);
     Blob *blob;
-    if (size <= blob_over)
+    if (size <= REMEMBERED_SIZE && index < REMEMBERED_FRAMES && size <= self->blob_over) {
+        const char *data = zmq.msg_data(msg);
+        PyObject *frame = self->remembered[index];
+        if (!frame || PyBytes_GET_SIZE(frame) != size || memcmp(PyBytes_AS_STRING(frame), data, (size_t) size) != 0) {
+            if (!(frame = PyBytes_FromStringAndSize(data, size)))
+                return NULL;
+            Py_XSETREF(self->remembered[index], frame);
+        }
+        return Py_NewRef(frame);
+    }
+    if (size <= self->blob_over)
         return PyBytes_FromStringAndSize(zmq.msg_data(msg), size);
     if (!(blob = PyObject_New(Blob, &BlobType)))
         return NULL;
@@ -183,15 +182,22 @@ static PyObject *frame_object(zmq_msg_t *msg, Py_ssize_t blob_over)
 
 enum { FRAMES_ON_STACK = 16 };
 
+/* A drain ends when it has taken so many bytes: large bodies are then sent on while they are still in the cache, and a
+   socket full of them does not hold up the others. */
+enum { BYTES_PER_DRAIN = 256 * 1024 };
+
 /* The rest of a message whose first frame is in msg. A failure leaves the remaining frames in the socket, so it is only
    for lack of memory, where nothing can be saved anyway. */
-static PyObject *message_tuple(Port *self, zmq_msg_t *msg)
+static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
 {
     PyObject *stack[FRAMES_ON_STACK], *tuple, *overflow = NULL;
     Py_ssize_t count = 0, i;
     for (;;) {
         int more = zmq.msg_more(msg);
-        PyObject *frame = frame_object(msg, self->blob_over);
+        PyObject *frame;
+        Py_ssize_t size = (Py_ssize_t) zmq.msg_size(msg);
+        *bytes += (size_t) size;
+        frame = frame_object(self, count, msg, size);
         if (!frame)
             goto failed;
         if (count < FRAMES_ON_STACK) {
@@ -232,13 +238,14 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
 {
     Py_ssize_t limit = PyLong_AsSsize_t(argument);
     PyObject *messages;
+    size_t bytes = 0;
     zmq_msg_t msg;
     if ((limit == -1 && PyErr_Occurred()) || !port_is_open(self))
         return NULL;
     if (!(messages = PyList_New(0)))
         return NULL;
     zmq.msg_init(&msg);
-    while (PyList_GET_SIZE(messages) < limit) {
+    while (PyList_GET_SIZE(messages) < limit && bytes < BYTES_PER_DRAIN) {
         PyObject *message;
         int bad;
         if (zmq.msg_recv(&msg, self->socket, ZMQ_DONTWAIT) < 0) {
@@ -252,7 +259,7 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
             }
             break;
         }
-        if (!(message = message_tuple(self, &msg)))
+        if (!(message = message_tuple(self, &msg, &bytes)))
             goto failed;
         bad = PyList_Append(messages, message);
         Py_DECREF(message);
@@ -276,7 +283,7 @@ static PyMethodDef Port_methods[] = {
 
 static PyTypeObject PortType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_core.io._wire.Port",
-    .tp_doc = "Port(socket, blob_over=None): one open zmq.Socket, drained and sent to in batches.",
+    .tp_doc = "Port(socket, blob_over=None, least_frames=1): one open zmq.Socket, drained and sent to in batches.",
     .tp_basicsize = sizeof(Port),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,
@@ -298,7 +305,8 @@ static Port *check_send(PyObject *ports, PyObject *send, PyObject **frames)
         return NULL;
     port = PyDict_GetItemWithError(ports, PyTuple_GET_ITEM(send, 0));
     *frames = PyTuple_GET_ITEM(send, 1);
-    if (!port || !PyObject_TypeCheck(port, &PortType) || !PyTuple_Check(*frames) || PyTuple_GET_SIZE(*frames) == 0)
+    if (!port || !PyObject_TypeCheck(port, &PortType) || !PyTuple_Check(*frames)
+        || PyTuple_GET_SIZE(*frames) < ((Port *) port)->least_frames)
         return NULL;
     for (i = 0; i < PyTuple_GET_SIZE(*frames); i++)
         if (!frame_is_sendable(PyTuple_GET_ITEM(*frames, i)))
@@ -344,14 +352,13 @@ static int send_frame(void *socket, PyObject *frame, int flags)
     return result < 0 ? -1 : 0;
 }
 
-static int note_failure(PyObject *failures, Py_ssize_t index, PyObject *reason)
+/* Failures that are not libzmq's; its own numbers are positive. */
+enum { MALFORMED = -1, CLOSED = -2 };
+
+static int note_failure(PyObject *failures, Py_ssize_t index, int code)
 {
-    PyObject *entry;
-    int bad;
-    if (!reason)
-        return -1;
-    entry = Py_BuildValue("(nN)", index, reason);
-    bad = !entry || PyList_Append(failures, entry);
+    PyObject *entry = Py_BuildValue("(ni)", index, code);
+    int bad = !entry || PyList_Append(failures, entry);
     Py_XDECREF(entry);
     return bad ? -1 : 0;
 }
@@ -368,7 +375,7 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
         Port *port = check_send(ports, PyList_GET_ITEM(sends, index), &frames);
         if (!port || !port->socket) {
             PyErr_Clear();
-            if (note_failure(failures, index, PyUnicode_FromString(port ? "closed" : "malformed")))
+            if (note_failure(failures, index, port ? CLOSED : MALFORMED))
                 goto failed;
             continue;
         }
@@ -380,7 +387,7 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
                 continue;
             if (result == -2)
                 goto failed;
-            if (note_failure(failures, index, errno_name(zmq.last_errno())))
+            if (note_failure(failures, index, zmq.last_errno()))
                 goto failed;
             break;
         }
@@ -519,7 +526,7 @@ static PyObject *wire_load_library(PyObject *Py_UNUSED(module), PyObject *path)
 static PyMethodDef wire_methods[] = {
     {"load_library", wire_load_library, METH_O, "load_library(path): take libzmq's functions from a loaded library."},
     {"send", wire_send, METH_VARARGS,
-     "send(ports, sends): send [(port name, frames), ...] without waiting; [(index, reason), ...] of those that failed."},
+     "send(ports, sends): send [(port name, frames), ...] without waiting; [(index, errno), ...] of those that failed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -23,6 +24,9 @@ from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
 
 LOG = get_logger("broker")
+
+COLLECT_AFTER = (50_000, 10, 10)
+"""New objects after which Python looks for cycles."""
 
 
 class Broker:
@@ -72,6 +76,9 @@ class Broker:
     def run(self) -> None:
         """Serve until ``stop``; then let jobs end, send what is left and close."""
         assert self.loop is not None
+        # a batch makes thousands of tuples that die at once: looking for cycles among them after every 700 is waste
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
         try:
             self.loop.run()
             unfinished = self.loop.finish(self.core.broker.stop_seconds)

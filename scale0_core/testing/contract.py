@@ -1,18 +1,18 @@
 """What every service promises, and a seat that insists on it.
 
-The broker's own ``Seat`` forgives within a budget, because a broker must go on. A test wants to see the first fault at
-once, with its traceback: that is ``StrictSeat``.
+The broker's own ``Seat`` forgives within a budget, because a broker must go on. A test wants to see the first
+fault at once, with its traceback: that is ``StrictSeat``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scale0_core.broker.seat import Seat, SeatLimits
-from scale0_core.errors import ServiceFault
-from scale0_core.service import Effect, Endpoint, Job, Service, SocketKind
+from scale0_core.errors import ServiceFaultError
+from scale0_core.service import Effect, Endpoint, Frames, Job, Service, SocketKind
 
 RECEIVES_ONLY = frozenset({SocketKind.SUB, SocketKind.PULL})
 SENDS_ONLY = frozenset({SocketKind.PUB, SocketKind.PUSH})
@@ -28,25 +28,28 @@ class StrictSeat(Seat):
 
     def next_deadline(self) -> float | None:
         """Ask the service when it wants to be called, and insist on a time that can come."""
-        due = self.service.next_deadline()
+        due: Any = self.service.next_deadline()
         if due is None or (isinstance(due, int | float) and math.isfinite(due)):
             return due
-        raise ServiceFault(f"next_deadline() of service {self.service.name} gave {due!r}, not a finite number or None")
+        raise ServiceFaultError(
+            f"next_deadline() of service {self.service.name} gave {due!r}", "it gives None or a finite number"
+        )
 
     def _insist(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Job):
                 self._insist_on_job(effect)
             elif fault := send_fault(effect, self._endpoints):
-                raise ServiceFault(f"service {self.service.name} returned {_shortened(effect)}", fault)
+                raise ServiceFaultError(f"service {self.service.name} returned {_shortened(effect)}", fault)
             else:
                 self.sends.append(effect)
 
     def _insist_on_job(self, job: Job) -> None:
+        what = f"service {self.service.name} returned a job"
         if self._on_job is None:
-            raise ServiceFault(f"service {self.service.name} returned a job", "it has no on_job to take the outcome")
+            raise ServiceFaultError(what, "it has no on_job to take the outcome")
         if not callable(job.function):
-            raise ServiceFault(f"service {self.service.name} returned a job", f"its function is {job.function!r}")
+            raise ServiceFaultError(what, f"its function is {job.function!r}")
         self.jobs.add(job)
 
     def _failed(self, where: str, error: Exception, now: float) -> NoReturn:
@@ -62,51 +65,56 @@ def send_fault(send: object, endpoints: Mapping[str, Endpoint]) -> str:
     endpoint = endpoints.get(socket) if isinstance(socket, str) else None
     if endpoint is None:
         return f"no such socket; declared are {', '.join(map(repr, endpoints)) or 'none'}"
+    if endpoint.kind in RECEIVES_ONLY:
+        return f"a {endpoint.kind.value} socket cannot send"
+    return _frames_fault(frames) or (_router_fault(frames) if endpoint.kind is SocketKind.ROUTER else "")
+
+
+def _frames_fault(frames: object) -> str:
     if type(frames) is not tuple or not frames:
         return "the frames are a tuple of at least one"
     for frame in frames:
         if type(frame) is not bytes and not _is_bytes_like(frame):
             return f"a frame is bytes, not {type(frame).__name__}"
-    if endpoint.kind in RECEIVES_ONLY:
-        return f"a {endpoint.kind.value} socket cannot send"
-    if endpoint.kind is SocketKind.ROUTER:
-        return _router_fault(frames)
     return ""
 
 
-def _router_fault(frames: tuple[bytes, ...]) -> str:
+def _router_fault(frames: Frames) -> str:
     if len(frames[0]) == 0:
         return "the first frame on a ROUTER is the peer's routing id, and this one is empty"
+    # ZeroMQ takes a routing id alone for a message without frames and drops it without a word
     return "" if len(frames) > 1 else "on a ROUTER a message follows the routing id, and there is none"
 
 
 def endpoint_faults(service: Service) -> list[str]:
     """Say all that is wrong with a service's name and endpoints."""
-    faults = []
-    if not isinstance(service.name, str) or not service.name:
-        faults.append(f"the name is {service.name!r}, not a text")
-    endpoints = service.endpoints
+    # the types promise much of this, but not every plugin has its types checked
+    name: Any = service.name
+    endpoints: Any = service.endpoints
+    faults = [] if isinstance(name, str) and name else [f"the name is {name!r}, not a text"]
     if not isinstance(endpoints, Mapping):
         return [*faults, f"endpoints is a {type(endpoints).__name__}, not a mapping of names to Endpoint"]
-    for name, endpoint in endpoints.items():
-        if not isinstance(name, str) or not name:
-            faults.append(f"the name of socket {name!r} is not a text")
+    for socket, endpoint in endpoints.items():
+        if not isinstance(socket, str) or not socket:
+            faults.append(f"the name of socket {socket!r} is not a text")
         if isinstance(endpoint, Endpoint):
-            faults.extend(f"socket {name!r}: {fault}" for fault in _faults_of(endpoint))
+            faults.extend(f"socket {socket!r}: {fault}" for fault in _faults_of(endpoint))
         else:
-            faults.append(f"socket {name!r} is a {type(endpoint).__name__}, not an Endpoint")
+            faults.append(f"socket {socket!r} is a {type(endpoint).__name__}, not an Endpoint")
     return faults
 
 
 def _faults_of(endpoint: Endpoint) -> list[str]:
+    addresses: tuple[Any, ...] = (*endpoint.bind, *endpoint.connect)
+    topics: tuple[Any, ...] = endpoint.subscribe
     faults = [
-        f"{address!r} is not an address such as tcp://127.0.0.1:5555 (bind and connect take tuples of addresses)"
-        for address in dict.fromkeys((*endpoint.bind, *endpoint.connect))
+        f"{address!r} is not an address such as tcp://127.0.0.1:5555; bind and connect are tuples of these"
+        for address in dict.fromkeys(addresses)
         if not isinstance(address, str) or "://" not in address
     ]
-    if endpoint.subscribe and endpoint.kind is not SocketKind.SUB:
+    if topics and endpoint.kind is not SocketKind.SUB:
         faults.append(f"a {endpoint.kind.value} socket does not subscribe")
-    faults.extend(f"the topic {topic!r} is not bytes" for topic in endpoint.subscribe if not isinstance(topic, bytes))
+    faults.extend(f"the topic {topic!r} is not bytes" for topic in topics if not isinstance(topic, bytes))
     if endpoint.high_water < 0:
         faults.append(f"high_water is {endpoint.high_water}")
     if endpoint.blob_over is not None and endpoint.blob_over < 0:

@@ -24,7 +24,7 @@ def as_delivered(frames: Frames, blob_over: int | None) -> Frames:
     """Turn large frames into blobs, as the core does for an endpoint with ``blob_over``."""
     if blob_over is None or all(len(frame) <= blob_over for frame in frames):
         return frames
-    # an array can do what a blob can (len, bytes, memoryview) and none of what only bytes can (decode, split, ==)
+    # an array can do what a blob can (len, bytes, memoryview), and not what only bytes can (decode, split, ==)
     return tuple(cast("bytes", array("B", bytes(f))) if len(f) > blob_over else f for f in frames)
 
 

@@ -16,9 +16,9 @@ HUGE = 100_000
 MANY = 1000
 PEERS = 8
 WORDS: tuple[bytes, ...] = (
-    b"", b"\0", b"\1", b"\xff", b"\xff\xfe\xfd", b"\xc3\x28", b"0", b"-1", b"1e999", b"nan", b"99999999999999999999",
-    b"{", b"{}", b'{"a": [1]}', b"[[[[[[[[", b"<a>", b"../../etc/passwd", b"%s%n", b"a b", b"\r\n", b"\xe2\x82\xac",
-    b"OK", b"PING", b"READY", b"x" * 255, b"x" * 256,
+    b"", b"\0", b"\1", b"\xff", b"\xff\xfe\xfd", b"\xc3\x28", b"0", b"-1", b"1e999", b"nan",
+    b"99999999999999999999", b"{", b"{}", b'{"a": [1]}', b"[[[[[[[[", b"<a>", b"../../etc/passwd", b"%s%n", b"a b",
+    b"\r\n", b"\xe2\x82\xac", b"OK", b"PING", b"READY", b"x" * 255, b"x" * 256,
 )  # fmt: skip
 SPECIALS: tuple[Callable[[Random], Frames], ...] = (
     lambda _: (),
@@ -35,15 +35,20 @@ SPECIALS: tuple[Callable[[Random], Frames], ...] = (
 class Fuzzer:
     """Makes messages for the sockets of one service, the same ones for the same ``random``.
 
-    Each socket gets every special message first (empty, huge, many frames), then random ones, now and then a special
-    one again. Messages come from a few peers, so that they build up state, and from a new one now and then.
+    Each socket gets every special message first (empty, huge, many frames), then random ones, now and then a
+    special one again. Messages come from a few peers, so that they build up state, and now and then from a new one.
     """
 
-    def __init__(self, random: Random, endpoints: Mapping[str, Endpoint], samples: Iterable[Sample] = ()) -> None:
+    def __init__(
+        self, random: Random, endpoints: Mapping[str, Endpoint], samples: Iterable[Sample] = ()
+    ) -> None:
         self._random = random
         self._endpoints = endpoints
         self._peers = [self._new_peer() for _ in range(PEERS)]
         self._words = list(WORDS)
+        self._mutations = (
+            self._insert, self._remove, self._repeat, self._replace, self._swap, self._cut, self._flip, self._extend,
+        )  # fmt: skip
         self._samples: dict[str, list[Frames]] = {}
         self._specials_due = dict.fromkeys(endpoints, len(SPECIALS))
         for socket, frames in samples:
@@ -104,7 +109,7 @@ class Fuzzer:
     def _mutated(self, sample: Frames) -> Frames:
         frames = list(sample)
         for _ in range(self._random.choice((1, 1, 2, 3))):
-            self._random.choice(MUTATIONS)(self, frames)
+            self._random.choice(self._mutations)(frames)
         return tuple(frames)
 
     def _place(self, frames: list[bytes]) -> int:
@@ -145,7 +150,3 @@ class Fuzzer:
             frames[self._place(frames)] += self._frame()
 
 
-# the methods are private to the class, and this table is a part of it that must follow it
-MUTATIONS: tuple[Callable[[Fuzzer, list[bytes]], None], ...] = tuple(
-    vars(Fuzzer)[name] for name in ("_insert", "_remove", "_repeat", "_replace", "_swap", "_cut", "_flip", "_extend")
-)

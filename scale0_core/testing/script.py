@@ -1,11 +1,13 @@
-"""A conversation with one service, written down as a test::
+"""A conversation with one service, written down as a test.
+
+::
 
     script = Script(EchoService())
     script.feed("front", "client-1", "hello")
     script.expect("front", "client-1", "hello")
     script.expect_nothing()
 
-No socket is opened and no time is lost: ``sleep(3600)`` returns at once, with every deadline fired at its moment.
+No socket is opened and no time is lost: ``sleep(3600)`` returns at once, every deadline fired at its moment.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from scale0_core.testing.virtual import Agenda, Driver
 class Script:
     """Drives one service on virtual time and compares what it sends with what is expected.
 
-    What the service raises, the test sees. Jobs run ``job_delay`` seconds of virtual time after they were returned; by
-    default at once. ``sent`` holds every message sent so far, ``now`` is the time.
+    What the service raises, the test sees. Jobs run ``job_delay`` seconds of virtual time after they were returned;
+    by default at once. ``sent`` holds every message sent so far, ``now`` is the time.
     """
 
     def __init__(self, service: Service, start: float = 0.0, *, job_delay: float = 0.0) -> None:
@@ -59,18 +61,15 @@ class Script:
         self._agenda.advance(self.now)
 
     def expect(self, socket: str, *frames: Text | EllipsisType) -> Frames:
-        """Insist that the next message sent is this one; ``...`` stands for any frame. Returns what was sent."""
+        """Insist that this was sent next, and return it; ``...`` stands for any frame."""
         self._declared(socket)
         wanted = tuple(frame.encode() if isinstance(frame, str) else frame for frame in frames)
-        if not self._unexpected:
-            raise AssertionError(f"expected on {_show((socket, wanted))}\nbut nothing was sent (time {self.now})")
-        came_socket, came = self._unexpected[0]
-        if came_socket != socket or not _matches(came, wanted):
-            raise AssertionError(
-                f"expected on {_show((socket, wanted))}\nbut sent was {_show((came_socket, came))} (time {self.now})"
-            )
+        sent = self._unexpected[0] if self._unexpected else None
+        if sent is None or sent[0] != socket or not _matches(sent[1], wanted):
+            instead = f"sent was {_show(sent)}" if sent else "nothing was sent"
+            raise AssertionError(f"expected on {_show((socket, wanted))}\nbut {instead} (time {self.now})")
         self._unexpected.popleft()
-        return came
+        return sent[1]
 
     def expect_nothing(self) -> None:
         """Insist that nothing was sent beyond what was expected already."""

@@ -11,8 +11,11 @@ Change: TypeAlias = tuple[int, bytes | None]
 """Bytes written at an offset; None instead of bytes: the file was cut there."""
 
 
-class DiskCrashed(BaseException):  # noqa: N818  # no error to handle: it stands for the end of the process
-    """The machine went down in the middle of a job. Nothing but the simulation may catch it, as nothing survives."""
+class DiskCrashed(BaseException):
+    """The machine went down in the middle of a job.
+
+    Not an Exception: it stands for the end of the process, so nothing but the simulation may catch it.
+    """
 
 
 @attrs.define
@@ -48,9 +51,9 @@ class _File:
 class SimDisk:
     """The files of one simulated node.
 
-    Bytes are safe once ``fsync`` has returned. A crash keeps, of all changes to a file since then, the oldest ones up to
-    a random byte. Names (creation, rename, remove) are safe at once, so renaming a file that was not synced leaves a torn
-    file under the new name, as on a real disk.
+    Bytes are safe once ``fsync`` has returned. A crash keeps, of all changes to a file since then, the oldest ones
+    up to a random byte. Names (creation, rename, remove) are safe at once, so renaming a file that was not synced
+    leaves a torn file under the new name, as on a real disk.
     """
 
     def __init__(self) -> None:
@@ -117,7 +120,7 @@ class SimDisk:
         self._error = error
 
     def crash_after(self, operations: int) -> None:
-        """Let the machine go down after so many more changes and fsyncs: the next one raises ``DiskCrashed``."""
+        """Let the machine go down after so many changes and fsyncs: the next raises ``DiskCrashed``."""
         self._left = operations
 
     def crash(self, random: Random) -> None:

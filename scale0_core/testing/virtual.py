@@ -1,6 +1,6 @@
 """Virtual time, and a driver that runs one service on it: its sends, its deadlines and its jobs.
 
-``Script``, ``check_service`` and ``SimNetwork`` differ in where messages go; the rest is the same and stands here.
+``Script``, ``check_service`` and ``SimNetwork`` differ in where messages go; the rest they share, and it is here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from scale0_core.broker.jobs import run_batch
 from scale0_core.broker.seat import Seat
-from scale0_core.errors import ServiceFault
+from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Frames, Job, JobResult, Send, SendFailure
 
 Action: TypeAlias = Callable[[], object]
@@ -34,7 +34,7 @@ class Agenda:
         self._at_this_instant = 0
 
     def at(self, time: float, action: Action) -> None:
-        """Do ``action`` at ``time``, or now if that is past; what is due together is done in the order it was added."""
+        """Do ``action`` at ``time``, or now if that is past; what is due together, in the order it was added."""
         self._added += 1
         heapq.heappush(self._entries, (time, self._added, action))
 
@@ -51,7 +51,7 @@ class Agenda:
             self._at_this_instant = 0
         self._at_this_instant += 1
         if self._at_this_instant > MOST_AT_ONE_INSTANT:
-            raise ServiceFault(f"time stands still at {self.now}: {MOST_AT_ONE_INSTANT} actions at one instant")
+            raise ServiceFaultError(f"time stands still at {self.now}", f"{MOST_AT_ONE_INSTANT} actions at one instant")
         action()
 
     def advance(self, time: float) -> None:
@@ -66,8 +66,8 @@ class Agenda:
 class Driver:
     """Runs one service on virtual time.
 
-    ``send`` takes one message and returns why it failed, or an empty text. ``settled`` is called whenever the service
-    has come to rest. ``run`` runs a batch of jobs when its time has come, ``job_delay`` seconds after it could start.
+    ``send`` takes one message and returns why it failed, or an empty text. ``settled`` is called whenever the
+    service has come to rest. ``run`` runs a batch of jobs, ``job_delay`` seconds after it could start.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Driver:
         while seat.sends:
             rounds += 1
             if rounds > MOST_ROUNDS:
-                raise ServiceFault(f"service {seat.service.name} answers each undelivered message with another send")
+                raise ServiceFaultError(f"service {seat.service.name} answers undelivered sends with sends, without end")
             sends = seat.take_sends()
             failures = [failure for failure in map(self._send_one, sends) if failure is not None]
             seat.sent(len(sends), failures, now)

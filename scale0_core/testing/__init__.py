@@ -1,0 +1,36 @@
+"""What the tests of a plugin need, shipped with the core.
+
+``Script`` writes a conversation with one service down as a test. ``check_service`` is the one line that every
+plugin's tests should have. ``SimNetwork`` runs many nodes on virtual time, with faults. The pytest fixture
+``scale0_broker`` starts real brokers.
+"""
+
+from __future__ import annotations
+
+from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker, ThreadBroker
+from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
+from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.script import Script
+from scale0_core.testing.simdisk import DiskCrashed, SimDisk
+from scale0_core.testing.simlink import NetCounts, Weather
+from scale0_core.testing.simnet import SimFailure, SimNetwork
+from scale0_core.testing.simnode import SimNode
+
+__all__ = [
+    "BrokerStarter",
+    "ConformanceError",
+    "ConformanceReport",
+    "DiskCrashed",
+    "NetCounts",
+    "ProcessBroker",
+    "RealBroker",
+    "Script",
+    "SimDisk",
+    "SimFailure",
+    "SimNetwork",
+    "SimNode",
+    "StrictSeat",
+    "ThreadBroker",
+    "Weather",
+    "check_service",
+]

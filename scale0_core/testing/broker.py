@@ -1,0 +1,234 @@
+"""A real broker for tests, in a process or in a thread, that always goes away again."""
+
+# does I/O: a real broker has real sockets, threads and processes
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from scale0_core.config.files import read_config
+from scale0_core.io.broker import Broker
+from scale0_core.plugins import PluginSet
+
+START_SECONDS = 20.0
+STOP_SECONDS = 20.0
+
+Settings = Mapping[str, Any]
+
+
+class RealBroker(ABC):
+    """A broker that runs: where its services are reached, and how to end it."""
+
+    name: str
+    folder: Path
+    addresses: Mapping[str, Mapping[str, Sequence[str]]]
+
+    def address(self, service: str, socket: str, number: int = 0) -> str:
+        """Give an address of a service's socket."""
+        return self.addresses[service][socket][number]
+
+    @abstractmethod
+    def stop(self) -> int:
+        """End the broker as a TERM signal does, wait for it, and give its exit code."""
+
+
+class ThreadBroker(RealBroker):
+    """A broker in a thread of the test's own process; ``broker`` is the object itself, to look into."""
+
+    def __init__(self, config: Path, name: str, folder: Path, modules: Mapping[str, Any]) -> None:
+        self.name, self.folder = name, folder
+        plugins = PluginSet()
+        for plugin, module in modules.items():
+            plugins.add(plugin, module)
+        self.broker = Broker(read_config(config), plugins)
+        self.addresses = self.broker.open().addresses
+        self._thread = threading.Thread(target=self.broker.run, name=f"broker {name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """End the broker and wait for it."""
+        self.broker.stop()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            raise AssertionError(f"the broker {self.name} did not stop within {STOP_SECONDS:g} s")
+        return 0
+
+
+class ProcessBroker(RealBroker):
+    """A broker in a process of its own, started as a user would; ``log`` holds what it wrote, one dict a line."""
+
+    def __init__(self, config: Path, name: str, folder: Path, arguments: Sequence[str]) -> None:
+        self.name, self.folder = name, folder
+        self.log: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "scale0_core", "broker", "--config", str(config), *arguments],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, name=f"log of broker {name}", daemon=True)
+        self._reader.start()
+        try:
+            self.wait_for("ready", START_SECONDS)
+        except AssertionError:
+            self.kill()
+            raise
+        self.addresses = self._addresses()
+
+    def wait_for(self, event: str, seconds: float = START_SECONDS, **fields: object) -> dict[str, Any]:
+        """Wait until the log has a line with this event and these fields, and give it."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while True:
+                for line in self.log:
+                    if line.get("event") == event and all(line.get(key) == value for key, value in fields.items()):
+                        return line
+                left = end - time.monotonic()
+                if self._ended or left <= 0:
+                    what = "ended" if self._ended else f"did not do so within {seconds:g} s"
+                    raise AssertionError(f"the broker {self.name} never logged {event!r} {fields}; it {what}:\n{self.text()}")
+                self._changed.wait(left)
+
+    def text(self) -> str:
+        """Give the log as text, for the message of a failing test."""
+        return "\n".join(str(line) for line in self.log)
+
+    def stop(self) -> int:
+        """End the broker by TERM, wait for it, and give its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the broker {self.name} did not stop within {STOP_SECONDS:g} s:\n{self.text()}") from None
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        """End the broker by KILL: it has no time to tidy up."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+        self._close()
+
+    def _close(self) -> None:
+        self._reader.join(STOP_SECONDS)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                line = {"event": text.rstrip()}  # a traceback, or an error told to a person
+            with self._changed:
+                self.log.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _addresses(self) -> dict[str, dict[str, list[str]]]:
+        found: dict[str, dict[str, list[str]]] = {}
+        for line in self.log:
+            if line.get("event") == "serving":
+                found.setdefault(line["service"], {}).setdefault(line["socket"], []).append(line["address"])
+        return found
+
+
+class BrokerStarter:
+    """Starts brokers for one test and ends them all afterwards. The pytest fixture ``scale0_broker`` is one of these."""
+
+    def __init__(self) -> None:
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self) -> BrokerStarter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def __call__(
+        self,
+        plugins: Sequence[str] = (),
+        settings: Settings | None = None,
+        *,
+        name: str | None = None,
+        arguments: Sequence[str] = (),
+    ) -> ProcessBroker:
+        """Start a broker in a process of its own, with the plugins named and settings like the tables of broker.toml."""
+        config, name, folder = self._prepare("process", plugins, settings, name)
+        broker = ProcessBroker(config, name, folder, arguments)
+        self._cleanup.callback(_end, broker)
+        return broker
+
+    def in_thread(
+        self,
+        plugins: Sequence[str] = (),
+        settings: Settings | None = None,
+        *,
+        name: str | None = None,
+        modules: Mapping[str, Any] | None = None,
+    ) -> ThreadBroker:
+        """Start a broker in a thread; ``modules`` are plugins that are not installed, such as a class in the test."""
+        config, name, folder = self._prepare("thread", plugins, settings, name)
+        broker = ThreadBroker(config, name, folder, modules or {})
+        self._cleanup.callback(broker.stop)
+        return broker
+
+    def _prepare(
+        self, kind: Literal["process", "thread"], plugins: Sequence[str], settings: Settings | None, name: str | None
+    ) -> tuple[Path, str, Path]:
+        # not pytest's tmp_path: a unix socket's path has about 100 characters in all
+        folder = Path(tempfile.mkdtemp(prefix="s0-"))
+        self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        name = name or f"test-{kind}-{uuid.uuid4().hex[:12]}"
+        own = {
+            "broker": {"name": name, "plugins": list(plugins), "runtime_dir": str(folder), "data_dir": str(folder / "data")},
+            "log": {"format": "json"},
+        }
+        config = folder / "broker.toml"
+        config.write_text("\n".join(_toml(_merged(own, settings or {}))), encoding="utf-8")
+        return config, name, folder
+
+
+def _end(broker: ProcessBroker) -> None:
+    if broker.process.poll() is None:
+        broker.stop()
+
+
+def _merged(base: Settings, over: Settings) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both_tables else value
+    return merged
+
+
+def _toml(tree: Settings, path: str = "") -> Iterator[str]:
+    """Write tables as TOML; strings, numbers, booleans and lists are the same there as in JSON."""
+    for key, value in tree.items():
+        if not isinstance(value, Mapping):
+            yield f"{json.dumps(key)} = {json.dumps(value)}"
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            inner = f"{path}.{json.dumps(key)}".lstrip(".")
+            yield f"[{inner}]"
+            yield from _toml(value, inner)
+
+

@@ -1,0 +1,21 @@
+"""Fixtures for pytest; they are there wherever scale0-core is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from scale0_core.testing.broker import BrokerStarter
+
+
+@pytest.fixture
+def scale0_broker() -> Iterator[BrokerStarter]:
+    """Start real brokers: ``broker = scale0_broker(["echo"])``; they end with the test, whatever happens in it."""
+    # imported late, so that pytest runs that use no broker do not pay for zmq
+    from scale0_core.testing.broker import BrokerStarter
+
+    with BrokerStarter() as starter:
+        yield starter

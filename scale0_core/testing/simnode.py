@@ -1,0 +1,183 @@
+"""One node of the simulated network: its services, their sockets and jobs, and its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+from scale0_core.broker.jobs import run_batch
+from scale0_core.broker.seat import MALFORMED, Seat, SeatLimits
+from scale0_core.service import Job, JobResult, Send, Service
+from scale0_core.testing.contract import StrictSeat, send_fault
+from scale0_core.testing.frames import as_delivered
+from scale0_core.testing.simdisk import DiskCrashed, SimDisk
+from scale0_core.testing.simlink import Carrier
+from scale0_core.testing.simsockets import KINDS, SimSocket
+from scale0_core.testing.virtual import Driver
+
+if TYPE_CHECKING:
+    from scale0_core.testing.simnet import SimNetwork
+
+Factory: TypeAlias = Callable[["SimNode"], Iterable[Service]]
+"""Makes the services of a node, anew at each start. What outlives a crash, they find on ``node.disk``."""
+
+class SimNode:
+    """A process on a machine of its own: services, a disk, and randomness that belongs to it alone."""
+
+    def __init__(
+        self, net: SimNetwork, carrier: Carrier, name: str, factory: Factory, *, strict: bool, limits: SeatLimits | None
+    ) -> None:
+        self.net = net
+        self.name = name
+        self.disk = SimDisk()
+        self.random = Random(f"{net.seed}/{name}")  # noqa: S311  # a seed must give the same run
+        self.up = False
+        self.paused = False
+        self.starts = 0
+        self.hosts: list[Host] = []
+        self._carrier = carrier
+        self._factory = factory
+        self._strict = strict
+        self._limits = limits
+
+    @property
+    def now(self) -> float:
+        """The virtual time, in seconds."""
+        return self.net.now
+
+    @property
+    def services(self) -> list[Service]:
+        """The services that run now; none while the node is down."""
+        return [host.seat.service for host in self.hosts]
+
+    @property
+    def seats(self) -> list[Seat]:
+        """The seats of the services that run now, with what they have counted."""
+        return [host.seat for host in self.hosts]
+
+    @property
+    def sockets(self) -> list[SimSocket]:
+        """All sockets of the services that run now."""
+        return [socket for host in self.hosts for socket in host.sockets.values()]
+
+    def start(self) -> None:
+        """Make the services and let them run."""
+        self.up = True
+        self.paused = False
+        self.starts += 1
+        make_seat = StrictSeat if self._strict else Seat
+        self.hosts = [
+            Host(make_seat(service, limits=self._limits), self._carrier, self.name)
+            for service in self._factory(self)
+        ]
+
+    def crash(self) -> None:
+        """End all at once: running jobs are torn, and the disk loses what was not synced."""
+        self.up = False
+        hosts, self.hosts = self.hosts, []
+        for host in hosts:
+            for batch in host.die():
+                self._tear(batch)
+        self.disk.crash(self.random)
+
+    def _tear(self, batch: Sequence[Job]) -> None:
+        """Run a part of a batch: the first jobs of it, or all, or none, and of these often only the beginning."""
+        random = self.random
+        done = batch if random.random() < 0.25 else batch[: random.randint(0, len(batch))]
+        if not done:
+            return
+        if random.random() < 0.75:
+            # an append for each and an fsync for all, say: the crash comes anywhere in there, or after it
+            self.disk.crash_after(random.randint(0, 2 * len(done) + 1))
+        with suppress(DiskCrashed):
+            run_batch(done)
+
+
+class Host:
+    """One service of a node, between its seat and its sockets."""
+
+    def __init__(self, seat: Seat, carrier: Carrier, node: str) -> None:
+        self.seat = seat
+        self.node = node
+        self.endpoints = dict(seat.service.endpoints)
+        self.sockets = {
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain)
+            for name, endpoint in self.endpoints.items()
+        }
+        self._carrier = carrier
+        self._draining = False
+        self._driver = Driver(
+            seat,
+            carrier.agenda,
+            self._send,
+            job_delay=lambda: carrier.duration(carrier.weather.job_delay),
+            run=self._run_jobs,
+            settled=self.drain,
+        )
+
+    def begin(self) -> None:
+        """Let the service say what it wants at the start."""
+        self._driver.settle()
+
+    def drain(self) -> None:
+        """Give the service all messages that it can take now."""
+        if self._draining:
+            return  # called again from within: the loop below goes on by itself
+        self._draining = True
+        try:
+            while (socket := self._next_readable()) is not None:
+                self._give(socket)
+        finally:
+            self._draining = False
+
+    @property
+    def running(self) -> list[Job]:
+        """The jobs that run now, which a crash would tear."""
+        return [job for batch in self._driver.running.values() for job in batch]
+
+    def halt(self) -> None:
+        """Stop the service without ending it."""
+        self._driver.halt()
+
+    def resume(self) -> None:
+        """Let the service go on."""
+        self._driver.resume()
+
+    def die(self) -> list[list[Job]]:
+        """End the service; returns the jobs that were running."""
+        return self._driver.die()
+
+    def _next_readable(self) -> SimSocket | None:
+        if self._driver.dead or self._driver.halted or self.seat.paused:
+            return None
+        return next((socket for socket in self.sockets.values() if socket.readable), None)
+
+    def _give(self, socket: SimSocket) -> None:
+        frames = socket.take()
+        if frames is None:
+            return
+        self._carrier.counts.delivered += 1
+        self._carrier.note("deliver", self.node, self.seat.service.name, socket.name, frames)
+        self._driver.receive(socket.name, as_delivered(frames, socket.endpoint.blob_over))
+
+    def _send(self, send: Send) -> str:
+        carrier = self._carrier
+        carrier.counts.handed += 1
+        if send_fault(send, self.endpoints):
+            reason = MALFORMED
+        else:
+            name, frames = send
+            reason = self.sockets[name].send(tuple(f if type(f) is bytes else bytes(f) for f in frames))
+        if reason:
+            carrier.drop(reason)
+        return reason
+
+    def _run_jobs(self, batch: Sequence[Job]) -> list[JobResult]:
+        random, failure = self._carrier.random, self._carrier.weather.job_failure
+        if not failure or random.random() >= failure:
+            return run_batch(batch)
+        if random.random() < 0.5:
+            run_batch(batch)  # a failure does not mean that nothing was done
+        return [JobResult(job.token, error=OSError(5, "the simulation lets this job fail")) for job in batch]

@@ -1,0 +1,93 @@
+"""Every bench runs, and prints what it promises. How fast anything is, is no matter of a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc")
+
+
+def run_bench(name: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCH / name), "--quick", "--json", *arguments]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    figures = json.loads(outcome.stdout.splitlines()[-1])
+    assert isinstance(figures, dict)
+    assert figures["quick"] is True
+    return figures
+
+
+def assert_between(figures: dict[str, Any], low: float, high: float, *names: str) -> None:
+    """Values that no machine gives, however slow, show that something else was measured."""
+    for name in names:
+        value = figures[name]
+        assert isinstance(value, int | float), f"{name} is {value!r}"
+        assert low < value < high, f"{name} is {value}"
+
+
+def test_wire_compares_the_broker_with_its_baselines() -> None:
+    figures = run_bench("wire.py", "--requests", "1500", "--rounds", "2")
+    promised = (
+        "native_cpu_vs_multipart",
+        "native_cpu_vs_c",
+        "pure_cpu_vs_multipart",
+        "latency_vs_multipart",
+        "mb_s_64k_vs_c",
+    )
+    assert set(promised) <= figures.keys()
+    measured = [name for name in promised if figures[name] is not None]
+    assert "pure_cpu_vs_multipart" in measured
+    assert_between(figures, 0.001, 100, *measured)
+    for server in ("pure", "multipart"):
+        assert_between(figures, 0.001, 1000, f"{server}_cpu_s_per_100k")
+        assert_between(figures, 10, 1e8, f"{server}_requests_per_s")
+        assert_between(figures, 1, 1e6, f"{server}_p50_us")
+        assert_between(figures, 0.1, 1e6, f"{server}_mb_s_64k")
+
+
+def test_wire_runs_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    figures = run_bench("wire.py", "--requests", "300", "--rounds", "1")
+    assert figures["load_generator"] == "python"
+    assert figures["native_cpu_vs_c"] is None
+    assert_between(figures, 0.001, 100, "pure_cpu_vs_multipart")
+
+
+def test_startup_times_a_broker_and_the_help() -> None:
+    figures = run_bench("startup.py", "--rounds", "2")
+    assert_between(figures, 1, 60_000, "ready_ms", "help_ms", "python_ms")
+
+
+def test_idle_watches_clients_that_say_nothing() -> None:
+    figures = run_bench("idle.py", "--clients", "200", "--seconds", "1")
+    assert figures["clients"] == 200
+    assert_between(figures, 0.1, 1000, "kb_per_client")
+    assert_between(figures, -1, 100, "idle_cpu_percent")
+
+
+def test_robust_finds_no_fault() -> None:
+    figures = run_bench("robust.py", "--messages", "5000", "--seeds", "20")
+    assert (figures["fuzz_messages"], figures["fuzz_errors"], figures["fuzz_uncounted"]) == (5000, 0, 0)
+    assert (figures["sim_seeds"], figures["sim_failures"]) == (20, 0)
+
+
+def test_check_fails_when_a_target_is_missed() -> None:
+    sys.path.insert(0, str(BENCH))
+    try:
+        from harness import Report, Target
+    finally:
+        sys.path.remove(str(BENCH))
+    at_most, at_least = Target("cost", 2.0, ""), Target("speed", 0.7, "", at_least=True)
+    assert ["ok", "missed", "not measured"] == [at_most.verdict(value) for value in (2, 2.1, None)]
+    assert ["ok", "missed"] == [at_least.verdict(value) for value in (0.7, 0.69)]
+    assert Report("", [at_most, at_least], {"cost": 1.0, "speed": 0.1}).missed()
+    assert not Report("", [at_most, at_least], {"cost": 1.0}).missed()

@@ -180,7 +180,6 @@ class PluginSet:
             name_order=True,
             on_load_failure_callback=failed,
             on_missing_entrypoints_callback=missing.update,
-            warn_on_missing_entrypoint=False,
         )
         for extension in found:
             if extension is not None:

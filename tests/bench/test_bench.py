@@ -87,7 +87,7 @@ def test_check_fails_when_a_target_is_missed() -> None:
     finally:
         sys.path.remove(str(BENCH))
     at_most, at_least = Target("cost", 2.0, ""), Target("speed", 0.7, "", at_least=True)
-    assert ["ok", "missed", "not measured"] == [at_most.verdict(value) for value in (2, 2.1, None)]
-    assert ["ok", "missed"] == [at_least.verdict(value) for value in (0.7, 0.69)]
+    assert [at_most.verdict(value) for value in (2, 2.1, None)] == ["ok", "missed", "not measured"]
+    assert [at_least.verdict(value) for value in (0.7, 0.69)] == ["ok", "missed"]
     assert Report("", [at_most, at_least], {"cost": 1.0, "speed": 0.1}).missed()
     assert not Report("", [at_most, at_least], {"cost": 1.0}).missed()

@@ -232,9 +232,9 @@ FAULTS = {
     "has no mapping": (broken(endpoints=["front"]), "endpoints is a list"),
     "has a socket without a name": (broken(endpoints={"": ROUTER}), "the name of socket ''"),
     "has a socket that is none": (broken(endpoints={"front": "ROUTER"}), "'front' is a str"),
-    "forgot the comma of a tuple": (
-        broken(endpoints={"front": Endpoint(kind="ROUTER", bind=("tcp://127.0.0.1:1"))}),
-        "'t' is not an address",
+    "forgot the transport": (
+        broken(endpoints={"front": Endpoint(kind="ROUTER", bind="127.0.0.1:1")}),
+        "'127.0.0.1:1' is not an address",
     ),
     "subscribes where it cannot": (
         broken(endpoints={"front": Endpoint(kind="PULL", subscribe=(b"",))}),

@@ -135,7 +135,7 @@ def _summary(entry: EntryPoint) -> str:
     return next((line[9:] for line in about.splitlines() if line.startswith("Summary: ")), "")
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from scale0_core import __version__
 
@@ -145,7 +145,12 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Say the version and end."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Say the version and end.",
 )
 @click.option(
     "--debug", is_flag=True, expose_value=False, envvar="SCALE0_DEBUG", help="Show a traceback when something fails."

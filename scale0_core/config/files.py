@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from scale0_core.config.settings import CoreSettings
-from scale0_core.config.structure import nearest, structure
+from scale0_core.config.structure import nearest, shown, structure
 from scale0_core.errors import ConfigError, Fault
 
 if sys.version_info >= (3, 11):
@@ -70,15 +70,15 @@ def _parse(path: Path) -> dict[str, Any]:
             return tree
     except OSError as error:
         raise ConfigError(str(path), (Fault(str(path), f"cannot be read: {error.strerror}"),)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number or a nesting beyond Python's limits
         raise ConfigError(str(path), (Fault(str(path), f"is not TOML: {error}"),)) from error
 
 
 def _table_faults(tables: object) -> list[Fault]:
     if not isinstance(tables, Mapping):
-        return [Fault("plugin", f"must hold tables such as [plugin.echo], not {tables!r}")]
+        return [Fault("plugin", f"must hold tables such as [plugin.echo], not {shown(tables)}")]
     return [
-        Fault(f"plugin.{name}", f"must be a table, not {table!r}")
+        Fault(f"plugin.{name}", f"must be a table, not {shown(table)}")
         for name, table in tables.items()
         if not isinstance(table, Mapping)
     ]
@@ -102,5 +102,5 @@ def _value(text: str) -> Any:
     """Read a TOML value; a bare word is a string, so that the shell needs no second quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text

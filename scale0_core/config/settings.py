@@ -25,8 +25,8 @@ not_negative = validators.ge(0)
 
 
 def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
-    if not value or len(value) > 64 or not all(c.isalnum() or c in "._-" for c in value) or value.startswith("."):
-        raise ValueError(f"'{field.name}' is 1 to 64 letters, digits, '.', '_' or '-': {value!r}")
+    if not value or len(value) > 64 or not all(c.isascii() and (c.isalnum() or c in "._-") for c in value) or value.startswith("."):
+        raise ValueError(f"'{field.name}' is 1 to 64 letters (a to z), digits, '.', '_' or '-': {value!r}")
 
 
 @attrs.frozen

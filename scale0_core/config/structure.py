@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -13,7 +14,12 @@ from scale0_core.errors import Fault
 
 T = TypeVar("T")
 
+_TOO_LARGE = 10**300
+"""Whole numbers from here on are no floats."""
+
 _NAMES: dict[Any, str] = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 _PLURALS: dict[Any, str] = {str: "strings", int: "whole numbers", float: "numbers"}
 
 
@@ -45,6 +51,14 @@ def describe(annotation: Any) -> str:
     return _NAMES.get(annotation, "a table")
 
 
+def shown(value: object) -> str:
+    """Write a wrong value into a message: short, however long, deep or large it is."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return f"a huge {type(value).__name__}"
+
+
 def _read(annotation: Any, value: Any, place: str, faults: list[Fault]) -> Any:
     """Read one value; what is wrong with it goes to ``faults``."""
     origin = get_origin(annotation)
@@ -60,10 +74,10 @@ def _read(annotation: Any, value: Any, place: str, faults: list[Fault]) -> Any:
         return {key: _read(item, entry, f"{place}.{key}", faults) for key, entry in value.items()}
     if origin is Literal and value in get_args(annotation):
         return value
-    if annotation is float and type(value) is int:
+    if annotation is float and type(value) is int and abs(value) < _TOO_LARGE:
         return float(value)
     if type(value) is not annotation:
-        faults.append(Fault(place, f"must be {describe(annotation)}, not {value!r}"))
+        faults.append(Fault(place, f"must be {describe(annotation)}, not {shown(value)}"))
     return value
 
 
@@ -82,13 +96,13 @@ def _read_union(annotation: Any, value: Any, place: str, faults: list[Fault]) ->
         result = _read(part, value, place, attempt)
         if not attempt:
             return result
-    faults.append(Fault(place, f"must be {describe(annotation)}, not {value!r}"))
+    faults.append(Fault(place, f"must be {describe(annotation)}, not {shown(value)}"))
     return value
 
 
 def _read_table(cls: Any, table: Any, place: str, faults: list[Fault]) -> Any:
     if not isinstance(table, Mapping):
-        faults.append(Fault(place, f"must be a table, not {table!r}"))
+        faults.append(Fault(place, f"must be a table, not {shown(table)}"))
         return None
     before = len(faults)
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
@@ -106,8 +120,8 @@ def _read_table(cls: Any, table: Any, place: str, faults: list[Fault]) -> Any:
         return None
     try:
         return cls(**values)
-    except (TypeError, ValueError) as error:  # a check that looks at several fields, or a converter
-        faults.append(Fault(place, str(error)))
+    except Exception as error:  # a check that looks at several fields, or a converter; a plugin's own code
+        faults.append(Fault(place, _message(error)))
         return None
 
 
@@ -118,5 +132,12 @@ def _read_field(field: attrs.Attribute[Any], value: Any, place: str, faults: lis
         try:
             field.validator(None, field, result)
         except (TypeError, ValueError) as error:
-            faults.append(Fault(place, str(error.args[0]).removeprefix(f"'{field.name}' ")))
+            faults.append(Fault(place, _message(error).removeprefix(f"'{field.name}' ")))
+        except Exception:  # noqa: S110  it looks at the other fields too: the class calls it again when it is made
+            pass
     return result
+
+
+def _message(error: Exception) -> str:
+    """Give what an error says; those of attrs carry more than the message."""
+    return str(error.args[0]) if error.args else type(error).__name__

@@ -15,7 +15,7 @@
 /* The part of zmq.h that is used; all of it is stable since libzmq 3.2. */
 typedef struct { _Alignas(void *) unsigned char opaque[64]; } zmq_msg_t;
 typedef struct { void *socket; int fd; short events; short revents; } zmq_pollitem_t;
-enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1 };
+enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1, EFSM = 156384763 };
 
 static struct {
     int (*msg_init)(zmq_msg_t *);
@@ -252,8 +252,9 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
             int code = zmq.last_errno();
             if (code == EINTR)
                 continue;
-            /* the messages already taken are worth more than the error, which will come again */
-            if (code != EAGAIN && PyList_GET_SIZE(messages) == 0) {
+            /* EFSM: it is a REQ or REP socket's turn to send. The messages already taken are worth more than an error
+               that will come again. */
+            if (code != EAGAIN && code != EFSM && PyList_GET_SIZE(messages) == 0) {
                 raise_zmq_error();
                 goto failed;
             }

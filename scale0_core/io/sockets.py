@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import os
 import socket as bsd
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -83,15 +82,27 @@ def _bind(socket: zmq.Socket[bytes], address: str, wire: WireSettings) -> str:
             "the socket stays closed",
             "bind to 127.0.0.1, or set wire.insecure = true if the network is trusted",
         )
-    path = ipc_path(address)
-    if path is not None and _somebody_listens(path):
-        # libzmq would take the file away from the other program without a word
-        raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
+    _check_before_bind(address)
     try:
         socket.bind(address)
     except zmq.ZMQError as error:
         raise _refused("bind", address, error) from error
     return str(socket.get_string(zmq.LAST_ENDPOINT))
+
+
+def _check_before_bind(address: str) -> None:
+    """Refuse what libzmq would do without a word: remove a file, take a living program's socket, cut a port's number."""
+    path = ipc_path(address)
+    if path is not None and path.exists() and not path.is_socket():
+        raise AddressError(f"cannot bind {address}", "a file is there", "it is left alone", "choose another path")
+    if path is not None and _somebody_listens(path):
+        raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
+    port = address.rpartition(":")[2]
+    if address.startswith("tcp://") and port.isdigit() and int(port) > 65535:
+        raise AddressError(f"cannot bind {address}", "a port is at most 65535", "the socket stays closed", _EXAMPLE)
+
+
+_EXAMPLE = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path"
 
 
 def _connect(socket: zmq.Socket[bytes], address: str) -> None:
@@ -104,7 +115,7 @@ def _connect(socket: zmq.Socket[bytes], address: str) -> None:
 def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
     remedy = {
         errno.EADDRINUSE: "end the program that uses it, or choose another address",
-        errno.EINVAL: "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path",
+        errno.EINVAL: _EXAMPLE,
         errno.ENODEV: "an address of this machine is needed, such as tcp://127.0.0.1:5555",
         errno.ENOENT: "make the folder first",
         errno.EACCES: "choose a path or port that this user may use",
@@ -115,15 +126,17 @@ def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
 
 def is_local(address: str) -> bool:
     """Tell whether an address can only be reached from this machine."""
-    if not address.startswith("tcp://"):
-        return True
-    host = urlsplit(address).hostname or ""
-    if host == "localhost":
+    if address.startswith(("ipc://", "inproc://")):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        parts = urlsplit(address)
+        return parts.scheme == "tcp" and (parts.hostname == "localhost" or _is_loopback(parts.hostname or ""))
     except ValueError:
         return False
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
 
 
 def ipc_path(address: str) -> Path | None:
@@ -134,8 +147,6 @@ def ipc_path(address: str) -> Path | None:
 
 def _somebody_listens(path: Path) -> bool:
     try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            return False
         with bsd.socket(bsd.AF_UNIX) as probe:
             probe.settimeout(1)
             probe.connect(os.fspath(path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -15,6 +17,9 @@ class Waker:
         os.set_blocking(self.fd, False)
         os.set_blocking(self.write_fd, False)
         self._calls: deque[Callable[[], None]] = deque()
+        # held while the descriptor is used, since its number may be another file's after close; a signal handler may
+        # come in between, hence reentrant
+        self._lock = threading.RLock()
 
     def call(self, function: Callable[[], None]) -> None:
         """Have ``function`` called on the loop's thread. Any thread, and a signal handler, may use this."""
@@ -22,23 +27,23 @@ class Waker:
         self.wake()
 
     def wake(self) -> None:
-        """End the loop's sleep."""
-        try:
-            os.write(self.write_fd, b"\0")
-        except BlockingIOError:
-            pass  # the pipe is full, so the loop will wake anyway
+        """End the loop's sleep; does nothing after ``close``."""
+        # a full pipe will wake the loop just as well
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self.write_fd >= 0:
+                os.write(self.write_fd, b"\0")
 
     def run(self) -> None:
         """Run what other threads have asked for; on the loop's thread."""
-        try:
-            while os.read(self.fd, 4096) == b"\0" * 4096:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self.fd, 4096)) == 4096:
                 pass
-        except BlockingIOError:
-            pass
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 
     def close(self) -> None:
         """Close the descriptors."""
-        os.close(self.fd)
-        os.close(self.write_fd)
+        with self._lock:
+            os.close(self.fd)
+            os.close(self.write_fd)
+            self.fd = self.write_fd = -1

@@ -175,8 +175,10 @@ class PurePort:
                     frames.append(frame.bytes if size <= blob_over else frame)
                     more = frame.more
                 messages.append(tuple(frames))
-        except zmq.Again:
-            pass
+        except zmq.ZMQError as error:
+            # EFSM: it is a REQ or REP socket's turn to send. What was taken is worth more than an error that will come again
+            if error.errno not in (zmq.EAGAIN, zmq.Errno.EFSM) and not messages:
+                raise
         return messages
 
     def send_frames(self, frames: Frames) -> None:

@@ -106,10 +106,10 @@ class ProcessBroker(RealBroker):
         """Give the log as text, for the message of a failing test."""
         return "\n".join(str(line) for line in self.log)
 
-    def stop(self) -> int:
-        """End the broker by TERM, wait for it, and give its exit code."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End the broker by a signal, wait for it, and give its exit code."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -174,7 +174,7 @@ class BrokerStarter:
         """Start a broker in a process of its own, with the plugins named and settings like the tables of broker.toml."""
         config, name, folder = self._prepare("process", plugins, settings, name)
         broker = ProcessBroker(config, name, folder, arguments)
-        self._cleanup.callback(_end, broker)
+        self._cleanup.callback(broker.stop)
         return broker
 
     def in_thread(
@@ -205,11 +205,6 @@ class BrokerStarter:
         config = folder / "broker.toml"
         config.write_text("\n".join(_toml(_merged(own, settings or {}))), encoding="utf-8")
         return config, name, folder
-
-
-def _end(broker: ProcessBroker) -> None:
-    if broker.process.poll() is None:
-        broker.stop()
 
 
 def _merged(base: Settings, over: Settings) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-
 from scale0_echo.service import EchoService
 from scale0_echo.settings import EchoSettings
 

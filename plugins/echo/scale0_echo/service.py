@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 from scale0_core.api import KIB, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
-
 from scale0_echo.settings import EchoSettings
 
 LONGEST_DELAY_MS = 3_600_000

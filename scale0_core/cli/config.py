@@ -1,0 +1,103 @@
+"""``scale0 config``: check a configuration, or show what it amounts to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scale0_core.cli import kit
+
+if TYPE_CHECKING:
+    from scale0_core.cli.survey import Survey
+
+
+@click.group()
+def config() -> None:
+    """Check or show the configuration."""
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path())
+@kit.set_option
+@kit.output_option
+def check(file: str | None, overrides: tuple[str, ...]) -> None:
+    """Check FILE (by default the one a broker would read) and list everything that is wrong.
+
+    Exits with 78 when a broker would not start with it.
+    """
+    from scale0_core.cli.survey import survey
+    from scale0_core.errors import ConfigError
+
+    found = survey(file, overrides, load_all=False)
+    missing = _required_missing(found)
+    warnings = [(name, error) for name, error in found.plugins.failures.items() if found.enabled(name)]
+    for name, error in warnings:
+        if name not in missing:
+            kit.say(kit.problem_text(error.problem, "warning"))
+    faults = (*found.faults, *missing.values())
+    told = {
+        "source": found.source,
+        "valid": not faults,
+        "faults": [{"place": f.place, "message": f.message, "hint": f.hint} for f in faults],
+        "warnings": [{"plugin": name, "what": e.problem.what, "why": e.problem.why} for name, e in warnings],
+    }
+    if faults and kit.output_format() == "table":
+        raise ConfigError(found.source, faults)
+    kit.emit("scale0.config-check/1", told, show=lambda: click.echo(f"{found.source}: nothing wrong"))
+    if faults:
+        kit.finish(kit.Exit.CONFIG)
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path())
+@kit.set_option
+@kit.output_option
+def show(file: str | None, overrides: tuple[str, ...]) -> None:
+    """Show the settings that a broker would run with, defaults included: those of FILE and of all enabled plugins."""
+    import attrs
+
+    from scale0_core.cli.survey import survey
+    from scale0_core.errors import ConfigError
+
+    found = survey(file, overrides, load_all=False)
+    if found.config is None or found.faults:
+        raise ConfigError(found.source, found.faults)
+    core = attrs.asdict(found.core)
+    plugins = {
+        name: {} if settings is None else attrs.asdict(settings)
+        for name, settings in found.settings.items()
+        if found.enabled(name)
+    }
+    told = {"source": found.source, **core, "plugin": plugins}
+    kit.emit("scale0.config/1", told, show=lambda: click.echo(_toml(found.source, core, plugins)))
+
+
+def _required_missing(found: Survey) -> dict[str, Any]:
+    from scale0_core.errors import Fault
+
+    return {
+        name: Fault("broker.required", f"{name} cannot be used: {error.problem.what}, {error.problem.why}")
+        for name, error in found.plugins.failures.items()
+        if name in found.core.broker.required
+    }
+
+
+def _toml(source: str, core: Mapping[str, Any], plugins: Mapping[str, Any]) -> str:
+    """Write settings as a broker.toml that says the same."""
+    tables = {**core, **{f"plugin.{name}": table for name, table in plugins.items()}}
+    parts = [f"# what a broker runs with; source: {source}"]
+    for name, table in tables.items():
+        lines = (f"# {key} is not set" if value is None else f"{key} = {_value(value)}" for key, value in table.items())
+        parts.append("\n".join((f"[{name}]", *lines)))
+    return "\n\n".join(parts)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,227 @@
+"""What commands share: the command-line half of the plugin API.
+
+A plugin's command is a click command behind an entry point of the group ``scale0.commands``. With this kit it looks and
+behaves like the core's own::
+
+    @click.command()
+    @kit.output_option
+    def pipes() -> None:
+        kit.emit("scale0.pipes/1", rows, columns={"name": "name", "depth": "depth"})
+
+- Data goes to stdout by ``emit``; everything else goes to stderr by ``say``.
+- With ``-o json`` there is one object that carries the name and version of its schema, with ``-o jsonl`` one a line.
+- Raise a ``Scale0Error`` (``NotReachedError``, ``TimedOutError``...): it is shown in four parts, with its exit code.
+- ``finish(Exit.NEGATIVE)`` ends a command whose answer is "no".
+
+Import zmq and other large modules inside the functions that need them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from scale0_core.errors import Exit, Problem, Scale0Error, UsageError
+
+__all__ = [
+    "Exit",
+    "NegativeError",
+    "NotReachedError",
+    "Problem",
+    "Scale0Error",
+    "TimedOutError",
+    "UsageError",
+    "config_option",
+    "emit",
+    "finish",
+    "name_option",
+    "output_format",
+    "output_option",
+    "overrides_of",
+    "problem_text",
+    "runtime_dir",
+    "say",
+    "set_option",
+]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FORMATS = ("table", "json", "jsonl")
+_FORMAT = "scale0.output"
+
+
+class NegativeError(Scale0Error):
+    """The answer is no: there is nothing of that name, or the service refuses."""
+
+    exit_code = Exit.NEGATIVE
+
+
+class NotReachedError(Scale0Error):
+    """A broker or a service could not be reached; say at which endpoint, and how far one came."""
+
+    exit_code = Exit.UNREACHED
+
+
+class TimedOutError(Scale0Error):
+    """No answer came in time; say from which endpoint, and at which stage."""
+
+    exit_code = Exit.TIMEOUT
+
+
+def _remember_format(ctx: click.Context, _: click.Parameter, value: str) -> None:
+    ctx.meta[_FORMAT] = value
+
+
+def output_option(command: Command) -> Command:
+    """Give a command the option ``-o table|json|jsonl``; ``emit`` heeds it."""
+    return click.option(
+        "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, expose_value=False,
+        callback=_remember_format, help="How to write data: a table for people, JSON for machines.",
+    )(command)  # fmt: skip
+
+
+def config_option(command: Command) -> Command:
+    """Give a command the option ``--config FILE``, handed in as ``file``."""
+    return click.option(
+        "-c", "--config", "file", metavar="FILE", type=click.Path(),
+        help="The configuration; by default $SCALE0_CONFIG, else broker.toml here, else embedded defaults.",
+    )(command)  # fmt: skip
+
+
+def name_option(command: Command) -> Command:
+    """Give a command the option ``--name NAME``: which broker."""
+    return click.option("-n", "--name", metavar="NAME", help="The name of the broker.")(command)
+
+
+def set_option(command: Command) -> Command:
+    """Give a command the option ``--set TABLE.KEY=VALUE``, handed in as ``overrides``."""
+    return click.option(
+        "--set", "overrides", metavar="TABLE.KEY=VALUE", multiple=True,
+        help="Change one setting, as in --set wire.batch=64; may be given several times.",
+    )(command)  # fmt: skip
+
+
+def overrides_of(name: str | None, overrides: Iterable[str]) -> list[str]:
+    """Put ``--name`` and ``--set`` into one list, of which the last word counts."""
+    # quoted, since a broker may be named 1 or true
+    named = [] if name is None else [f"broker.name={json.dumps(name, ensure_ascii=False)}"]
+    return [*overrides, *named]
+
+
+def output_format() -> str:
+    """Give the format that ``-o`` asks for."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(_FORMAT, "table")) if context else "table"
+
+
+def emit(
+    schema: str,
+    data: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str] | None = None,
+    show: Callable[[], None] | None = None,
+) -> None:
+    """Write data to stdout in the format that ``-o`` asks for.
+
+    :param schema: name and version of what is written, such as ``scale0.plugins/1``.
+    :param data: one object, or a list of rows.
+    :param columns: the fields to show as a table, each with its heading; by default all of them.
+    :param show: writes the data for people in another way than as a table.
+    """
+    form = output_format()
+    if form == "table":
+        if show is not None:
+            show()
+        elif isinstance(data, Mapping):
+            _show_fields(data, columns)
+        else:
+            _show_table(data, columns or {key: key for row in data[:1] for key in row})
+    elif isinstance(data, Mapping):
+        _write_json({"schema": schema, **data}, form)
+    elif form == "json":
+        _write_json({"schema": schema, "items": list(data)}, form)
+    else:
+        for row in data:
+            _write_json({"schema": schema, **row}, form)
+
+
+def say(text: str, *, nl: bool = True) -> None:
+    """Tell people something that is not data, on stderr."""
+    click.echo(text, err=True, nl=nl)
+
+
+def problem_text(problem: Problem, title: str = "problem") -> str:
+    """Write a problem for people in its four parts."""
+    from scale0_core.cli.failures import as_text
+
+    return as_text(problem, title, "yellow")
+
+
+def finish(code: Exit) -> NoReturn:
+    """End the command with an exit code."""
+    click.get_current_context().exit(int(code))
+
+
+def runtime_dir(name: str = "default") -> Path:
+    """Give the folder in which the broker of that name has its sockets, unless its configuration says another."""
+    from scale0_core.io.broker import default_runtime_dir
+
+    return default_runtime_dir(name, os.environ)
+
+
+def cell(value: object) -> str:
+    """Write one value for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value)) or "-"
+    return str(value)
+
+
+def _write_json(value: Mapping[str, Any], form: str) -> None:
+    indent = 2 if form == "json" and sys.stdout.isatty() else None
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+
+
+def _show_fields(data: Mapping[str, Any], columns: Mapping[str, str] | None) -> None:
+    headings = columns or {key: key for key in data}
+    width = max(map(len, headings.values()), default=0)
+    for key, heading in headings.items():
+        click.echo(f"{click.style(f'{heading:{width}}', bold=True)}  {cell(data[key])}")
+
+
+def _show_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    lines = [[cell(row.get(key)) for key in columns] for row in rows]
+    if sys.stdout.isatty():
+        _show_rich_table(lines, list(columns.values()))
+        return
+    # whoever reads a pipe wants every byte, and lines that awk and grep can work on
+    headings = [heading.upper() for heading in columns.values()]
+    flat = [[" ".join(text.split()) for text in line] for line in (headings, *lines)]
+    widths = [max(map(len, texts)) for texts in zip(*flat, strict=True)]
+    for line in flat:
+        click.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _show_rich_table(lines: Sequence[Sequence[str]], headings: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading.upper(), overflow="fold")
+    for line in lines:
+        # as Text, so that square brackets in data are not taken for markup
+        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in line))
+    Console(highlight=False).print(table)
+
+
+_STYLES = {"ok": "green", "warning": "yellow", "wrong": "red", "failed": "red", "missing": "red"}

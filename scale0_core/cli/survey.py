@@ -1,0 +1,223 @@
+"""A look at a configuration and its plugins that finds everything wrong at once, and starts nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command
+from scale0_core.config.files import (
+    EMBEDDED,
+    BrokerConfig,
+    _override,
+    _parse,
+    find_config,
+    read_config,
+    unknown_tables,
+)
+from scale0_core.config.settings import CoreSettings
+from scale0_core.errors import ConfigError, Fault, PluginError, Problem, Scale0Error
+from scale0_core.plugin_types import BrokerContext
+from scale0_core.plugins import InstalledPlugin, PluginSet, duplicate_names, installed_plugins
+
+DISABLED = "it is not enabled, so the broker is not affected"
+
+
+@attrs.frozen
+class Finding:
+    """One thing that is wrong with a plugin."""
+
+    plugin: str
+    problem: Problem
+
+
+@attrs.define
+class Survey:
+    """What was found: the configuration as far as it could be read, its faults, and all plugins that matter."""
+
+    source: str
+    config: BrokerConfig | None
+    faults: tuple[Fault, ...]
+    installed: dict[str, InstalledPlugin]
+    plugins: PluginSet
+    settings: dict[str, Any]
+    named: tuple[str, ...] | None
+    """What broker.plugins says; None enables what is safe by default."""
+
+    @property
+    def core(self) -> CoreSettings:
+        """The core's settings; the defaults where the file is wrong."""
+        return self.config.core if self.config else CoreSettings()
+
+    def enabled(self, name: str) -> bool:
+        """Tell whether a broker with this configuration would start a plugin."""
+        if self.named is not None:
+            return name in self.named
+        plugin = self.plugins.plugins.get(name)
+        # one that cannot be loaded cannot say that it is safe; a broker would try it and tell
+        return name in self.plugins.failures if plugin is None else plugin.info.safe_by_default
+
+    def names(self) -> list[str]:
+        """Give the names of all plugins that are installed or asked for."""
+        return sorted({*self.installed, *(self.named or ())})
+
+    def findings(self) -> list[Finding]:
+        """List what is wrong with the plugins, their services and their commands; nothing is started."""
+        found = [Finding(name, _told(self, name, error)) for name, error in self.plugins.failures.items()]
+        found += [Finding(name, _duplicate(name)) for name in duplicate_names()]
+        found += [Finding(_owner(fault), _faulty(fault, self.source)) for fault in self.faults if _owner(fault)]
+        found += [*_service_findings(self), *_command_findings()]
+        return sorted(found, key=lambda finding: finding.plugin)
+
+
+def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = True) -> Survey:
+    """Read a configuration and load plugins: all that are installed, or just those that it names or enables."""
+    path = find_config(file, os.environ)
+    faults: list[Fault] = []
+    config: BrokerConfig | None = None
+    tree: Mapping[str, Any] = {}
+    try:
+        config = read_config(path, overrides)
+        tree = {"plugin": config.plugin_tables, "broker": {"plugins": config.core.broker.plugins}}
+    except ConfigError as error:
+        faults += error.faults
+        tree = _readable_part(path, overrides)
+    installed = installed_plugins()
+    named, tables = _names(tree), _tables(tree)
+    plugins = PluginSet()
+    wanted = list(installed) if named is None or load_all else [*named, *(set(tables) & set(installed))]
+    plugins.load_installed(list(dict.fromkeys([*wanted, *(named or ())])))
+    settings, found = plugins.settings(tables)
+    faults += [*found, *unknown_tables(tables, {*installed, *plugins.plugins})]
+    source = EMBEDDED if path is None else str(path)
+    return Survey(source, config, tuple(faults), installed, plugins, settings, named)
+
+
+def context_of(core: CoreSettings) -> BrokerContext:
+    """Make the context that a broker with these settings would give its plugins, without making folders."""
+    from scale0_core.io.broker import default_runtime_dir
+
+    broker = core.broker
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return BrokerContext(
+        name=broker.name,
+        runtime_dir=broker.runtime_dir or str(default_runtime_dir(broker.name, os.environ)),
+        data_dir=broker.data_dir or str(Path(state) / "scale0" / broker.name),
+    )
+
+
+def _readable_part(path: Path | None, overrides: Iterable[str]) -> dict[str, Any]:
+    """Give what can be read of a configuration that has faults, so that plugin tables are looked at as well."""
+    try:
+        tree = {} if path is None else _parse(path)
+    except ConfigError:
+        return {}
+    for override in overrides:
+        _override(tree, override)
+    return tree
+
+
+def _names(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
+    broker = tree.get("broker")
+    names = broker.get("plugins") if isinstance(broker, Mapping) else None
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list | tuple) else None
+
+
+def _tables(tree: Mapping[str, Any]) -> dict[str, Any]:
+    tables = tree.get("plugin")
+    return {k: v for k, v in tables.items() if isinstance(v, Mapping)} if isinstance(tables, Mapping) else {}
+
+
+def _told(found: Survey, name: str, error: PluginError) -> Problem:
+    if name in found.core.broker.required:
+        return attrs.evolve(error.problem, consequence="the broker does not start, since broker.required names it")
+    return error.problem if found.enabled(name) else attrs.evolve(error.problem, consequence=DISABLED)
+
+
+def _duplicate(name: str) -> Problem:
+    return Problem(
+        f"several distributions offer a plugin {name}",
+        "two entry points of the group scale0.plugins have this name",
+        "one of them is taken, and nobody can say which",
+        "pip uninstall all but one of them",
+    )
+
+
+def _owner(fault: Fault) -> str:
+    parts = fault.place.split(".")
+    return parts[1] if parts[0] == "plugin" and len(parts) > 1 else ""
+
+
+def _faulty(fault: Fault, source: str) -> Problem:
+    return Problem(
+        f"{source} is wrong at {fault.place}",
+        fault.message,
+        "the broker does not start",
+        fault.hint or "mend it, then run: scale0 config check",
+    )
+
+
+def _service_findings(found: Survey) -> list[Finding]:
+    from scale0_core.testing.contract import endpoint_faults
+
+    findings = []
+    taken: dict[str, str] = {}
+    context = context_of(found.core)
+    for name in found.plugins.plugins:
+        if any(_owner(fault) == name for fault in found.faults):
+            continue  # without settings there are no services
+        try:
+            for service in found.plugins.services(name, found.settings[name], context):
+                findings += [Finding(name, _bad_endpoint(name, fault)) for fault in endpoint_faults(service)]
+                if service.name in taken:
+                    findings.append(Finding(name, _taken_name(name, service.name, taken[service.name])))
+                taken[service.name] = name
+        except Scale0Error as error:
+            problem = error.problem if found.enabled(name) else attrs.evolve(error.problem, consequence=DISABLED)
+            findings.append(Finding(name, problem))
+        except Exception as error:
+            findings.append(Finding(name, _bad_endpoint(name, f"{type(error).__name__}: {error}")))
+    return findings
+
+
+def _bad_endpoint(name: str, fault: str) -> Problem:
+    return Problem(
+        f"plugin {name} has a service that cannot be opened", fault, "the broker runs without it", "mend its endpoints"
+    )
+
+
+def _taken_name(name: str, service: str, other: str) -> Problem:
+    return Problem(
+        f"plugin {name} offers a service that exists already",
+        f"plugin {other} has a service named {service} as well",
+        "a broker that enables both runs without the second",
+        "enable one of them in broker.plugins",
+    )
+
+
+def _command_findings() -> list[Finding]:
+    findings = []
+    for entry in entry_points(group=PLUGIN_COMMANDS):
+        if entry.name in COMMANDS:
+            findings.append(Finding(entry.name, _hidden_command(entry.name)))
+            continue
+        try:
+            plugin_command(entry)
+        except PluginError as error:
+            remedy = f"pip install --force-reinstall scale0-{entry.name.replace('_', '-')}, or tell its author"
+            findings.append(Finding(entry.name, attrs.evolve(error.problem, remedy=remedy)))
+    return findings
+
+
+def _hidden_command(name: str) -> Problem:
+    return Problem(
+        f"a plugin offers a command {name}",
+        "the core has a command of that name",
+        "the plugin's command cannot be called",
+        "rename the entry point",
+    )

@@ -1,0 +1,1 @@
+"""The Scale0 wire protocol, without I/O."""

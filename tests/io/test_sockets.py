@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import socket as bsd
+from pathlib import Path
+
+import pytest
+import zmq
+
+from scale0_core.config.settings import WireSettings
+from scale0_core.errors import AddressError
+from scale0_core.io.sockets import ipc_path, is_local, open_socket
+from scale0_core.service import Endpoint, SocketKind
+
+WIRE = WireSettings(linger_ms=0)
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.mark.parametrize("kind", list(SocketKind))
+def test_every_limit_is_chosen_and_none_inherited(context, kind):
+    endpoint = Endpoint(kind=kind, bind="tcp://127.0.0.1:*", high_water=77, max_message=1234)
+    opened = open_socket(context, endpoint, WIRE)
+    get = opened.socket.getsockopt
+    assert get(zmq.TYPE) == getattr(zmq, kind.value)
+    assert (get(zmq.SNDHWM), get(zmq.RCVHWM), get(zmq.MAXMSGSIZE)) == (77, 77, 1234)
+    assert (get(zmq.LINGER), get(zmq.HANDSHAKE_IVL), get(zmq.HEARTBEAT_IVL)) == (0, 2000, 20_000)
+    assert get(zmq.TCP_KEEPALIVE) == 1
+
+
+def test_options_by_name_come_last(context):
+    opened = open_socket(context, Endpoint(kind="ROUTER", options={"SNDHWM": 5, "ROUTING_ID": b"me"}), WIRE)
+    assert opened.socket.getsockopt(zmq.SNDHWM) == 5
+    assert opened.socket.getsockopt(zmq.ROUTING_ID) == b"me"
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("tcp://127.0.0.1:5555", True),
+        ("tcp://127.9.9.9:*", True),
+        ("tcp://localhost:1", True),
+        ("tcp://[::1]:5555", True),
+        ("tcp://*:5555", False),
+        ("tcp://0.0.0.0:5555", False),
+        ("tcp://eth0:5555", False),
+        ("tcp://[::]:5555", False),
+        ("tcp://192.0.2.1:5555", False),
+        ("tcp://127.0.0.1.example:1", False),
+        ("ws://0.0.0.0:80", False),
+        ("udp://239.0.0.1:5555", False),
+        ("ipc:///tmp/x", True),
+        ("ipc://@/zpipes/local", True),
+        ("inproc://x", True),
+    ],
+)
+def test_what_other_machines_can_reach(address, local):
+    assert is_local(address) is local
+
+
+def test_a_socket_that_others_can_reach_is_refused_unless_the_operator_says_so(context):
+    endpoint = Endpoint(kind="ROUTER", bind="tcp://0.0.0.0:*")
+    with pytest.raises(AddressError, match=r"wire\.insecure"):
+        open_socket(context, endpoint, WIRE)
+    opened = open_socket(context, endpoint, WireSettings(insecure=True))
+    assert opened.addresses[0].startswith("tcp://0.0.0.0:")
+
+
+def test_the_file_of_an_ipc_address_goes_away_with_the_socket(context, folder):
+    opened = open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/x"), WIRE)
+    assert (folder / "x").is_socket()
+    opened.close()
+    assert not (folder / "x").exists()
+
+
+def test_the_path_of_a_living_program_is_not_taken_over(context, folder):
+    first = open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/x"), WIRE)
+    with pytest.raises(AddressError, match="in use"):
+        open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/x"), WIRE)
+    assert (folder / "x").is_socket()
+    client = context.socket(zmq.DEALER)
+    client.connect(f"ipc://{folder}/x")
+    client.send(b"still mine")
+    assert first.socket.poll(5000)
+
+
+def test_the_path_that_a_dead_program_left_is_used_again(context, folder):
+    left = bsd.socket(bsd.AF_UNIX)
+    left.bind(str(folder / "x"))
+    left.close()
+    opened = open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/x"), WIRE)
+    client = context.socket(zmq.DEALER)
+    client.connect(f"ipc://{folder}/x")
+    client.send(b"hello")
+    assert opened.socket.poll(5000)
+
+
+def test_a_file_that_is_no_socket_is_never_removed(context, folder):
+    (folder / "precious").write_text("data")
+    with pytest.raises(AddressError, match="precious"):
+        open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/precious"), WIRE)
+    assert (folder / "precious").read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("tcp://127.0.0.1:99999", "65535"),
+        ("tcp://127.0.0.1", "looks like"),
+        ("tcp://localhost:http", "looks like"),
+        ("ipc:///no/such/folder/x", "make the folder"),
+        (f"ipc:///tmp/{'x' * 200}", "shorter"),
+    ],
+)
+def test_a_wrong_address_gets_a_remedy(context, address, hint):
+    with pytest.raises(AddressError, match=hint):
+        open_socket(context, Endpoint(kind="ROUTER", bind=address), WIRE)
+
+
+def test_an_address_in_use_is_told(context):
+    first = open_socket(context, Endpoint(kind="ROUTER", bind="tcp://127.0.0.1:*"), WIRE)
+    with pytest.raises(AddressError, match="choose another address"):
+        open_socket(context, Endpoint(kind="ROUTER", bind=first.addresses[0]), WIRE)
+
+
+def test_all_addresses_or_none(context, folder):
+    with pytest.raises(AddressError):
+        open_socket(context, Endpoint(kind="ROUTER", bind=[f"ipc://{folder}/a", "ipc:///no/such/folder/b"]), WIRE)
+    assert list(folder.iterdir()) == []
+
+
+def test_only_named_files_have_a_path():
+    assert ipc_path("ipc:///run/x") == Path("/run/x")
+    assert ipc_path("ipc://@abstract") is None
+    assert ipc_path("tcp://127.0.0.1:1") is None

@@ -10,10 +10,22 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from harness import BenchError, Report, Target, bench_folder, make_parser, run_bench, start_broker
+from harness import (
+    BenchError,
+    Report,
+    Target,
+    bench_folder,
+    make_parser,
+    print_table,
+    run_bench,
+    show,
+    start_broker,
+)
 
 TARGETS = (
     Target("ready_ms", 600, "scale0 broker with echo: process start to first answer over ipc (median)"),
@@ -69,11 +81,20 @@ def measure(options: argparse.Namespace) -> Report:
     return report
 
 
+def print_details(figures: Mapping[str, Any]) -> None:
+    """Print all three, median and minimum."""
+    rows = [
+        [name, show(figures[f"{name}_ms"]), show(figures[f"{name}_min_ms"]), show(figures.get(f"{name}_vs_python"))]
+        for name in ("ready", "help", "python")
+    ]
+    print_table(["", "median ms", "min ms", "times python -c pass"], rows)
+
+
 def main() -> int:
     """Run the bench from the command line."""
     parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, help="how often each is started")
-    return run_bench(parser, measure)
+    return run_bench(parser, measure, print_details)
 
 
 if __name__ == "__main__":

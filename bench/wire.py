@@ -2,7 +2,8 @@
 
 All servers answer the same requests (4 frames at the ROUTER, 2 frames back, over ipc) from the same load
 generator. The rounds are many, short and interleaved, so that noise from other programs hits all servers
-alike, and each ratio is the median of the ratios within a round.
+alike, and each ratio is the median of the ratios within a round. The servers are started anew several times:
+two processes of the same program differ by some per cent, through the layout of their memory.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SERVERS = ("native", "pure", "multipart", "c")
 
 FIGURES = ("cpu_s_per_100k", "requests_per_s", "p50_us", "p99_us", "mb_s_64k")
 
-FULL = {"rounds": 25, "requests": 60_000, "latency_requests": 500, "large_requests": 2_000}
-QUICK = {"rounds": 7, "requests": 30_000, "latency_requests": 300, "large_requests": 1_000}
+FULL = {"starts": 6, "rounds": 5, "requests": 60_000, "latency_requests": 500, "large_requests": 2_000}
+QUICK = {"starts": 3, "rounds": 3, "requests": 30_000, "latency_requests": 300, "large_requests": 1_000}
 
 RATIOS = {
     "native_cpu_vs_multipart": ("cpu_s_per_100k", "native", "multipart"),
@@ -85,13 +86,13 @@ def start_servers(stack: ExitStack, folder: Path, notes: list[str]) -> dict[str,
 
 def pin(servers: Mapping[str, Server]) -> None:
     """Keep all servers on one core, and this process with the load generators it starts on another."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        raise NotMeasured("--pin needs two cores")
-    for server in servers.values():
-        for thread in Path(f"/proc/{server.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {cores[0]})
-    os.sched_setaffinity(0, {cores[1]})
+    try:
+        for server in servers.values():
+            for thread in Path(f"/proc/{server.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {0})
+        os.sched_setaffinity(0, {1})
+    except OSError as error:
+        raise NotMeasured(f"--pin needs the cores 0 and 1: {error}") from error
 
 
 def measure_many(server: Server, options: argparse.Namespace) -> dict[str, float]:
@@ -113,10 +114,11 @@ def measure_large(server: Server, options: argparse.Namespace) -> dict[str, floa
     return {"mb_s_64k": drive(server, load)["mb_per_s"]}
 
 
-def measure_rounds(servers: Mapping[str, Server], options: argparse.Namespace) -> Samples:
+def measure_rounds(servers: Mapping[str, Server], options: argparse.Namespace, samples: Samples) -> None:
     """Measure all servers in turn, several times, each time beginning with another one."""
-    samples: Samples = {name: {figure: [] for figure in FIGURES} for name in servers}
     names = list(servers)
+    for name in names:
+        samples.setdefault(name, {figure: [] for figure in FIGURES})
     # one kind of load after the other: the servers of a round are then compared within a second or two
     for measure_once in (measure_many, measure_latency, measure_large):
         for turn in range(options.rounds):
@@ -124,7 +126,19 @@ def measure_rounds(servers: Mapping[str, Server], options: argparse.Namespace) -
             for name in names[first:] + names[:first]:
                 for figure, value in measure_once(servers[name], options).items():
                     samples[name][figure].append(value)
-    return samples
+
+
+def measure_one_start(options: argparse.Namespace, samples: Samples) -> list[str]:
+    """Start the servers, measure some rounds, end them; return notes on what could not be measured."""
+    notes: list[str] = []
+    with bench_folder() as folder, ExitStack() as stack:
+        servers = start_servers(stack, folder, notes)
+        if options.pin:
+            pin(servers)
+        measure_rounds(servers, options, samples)
+        for server in servers.values():
+            server.check_alive()
+    return notes
 
 
 def summarise(samples: Samples) -> Figures:
@@ -150,6 +164,7 @@ def summarise(samples: Samples) -> Figures:
 def measure(options: argparse.Namespace) -> Report:
     """Start the servers, measure them, and report."""
     sizes = QUICK if options.quick else FULL
+    options.starts = options.starts or sizes["starts"]
     options.rounds = options.rounds or sizes["rounds"]
     options.requests = options.requests or sizes["requests"]
     options.latency_requests = min(options.requests, sizes["latency_requests"])
@@ -160,15 +175,13 @@ def measure(options: argparse.Namespace) -> Report:
             "no C compiler: the load comes from a Python program that is slower than the servers; the ratios"
             " cannot be compared with those of the native load generator"
         )
-    with bench_folder() as folder, ExitStack() as stack:
-        servers = start_servers(stack, folder, report.notes)
-        if options.pin:
-            pin(servers)
-        samples = measure_rounds(servers, options)
-        for server in servers.values():
-            server.check_alive()
+    samples: Samples = {}
+    for _ in range(options.starts):
+        notes = measure_one_start(options, samples)
+    report.notes += notes
     report.figures = summarise(samples)
-    report.figures |= {"rounds": options.rounds, "requests": options.requests, "pinned": options.pin}
+    report.figures |= {"starts": options.starts, "rounds": options.rounds, "requests": options.requests}
+    report.figures["pinned"] = options.pin
     report.figures["load_generator"] = "native" if find_compiler() else "python"
     return report
 
@@ -187,7 +200,8 @@ def main() -> int:
     """Run the bench from the command line."""
     parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, help="requests per server and round")
-    parser.add_argument("--rounds", type=int, help="how often each server is measured")
+    parser.add_argument("--starts", type=int, help="how often the servers are started anew")
+    parser.add_argument("--rounds", type=int, help="how often each server is measured after a start")
     parser.add_argument(
         "--pin",
         action="store_true",

@@ -5,12 +5,17 @@ Bytes that came from a peer are escaped and cut before they reach a terminal or 
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
+import math
+from collections.abc import Mapping
 from typing import Any
 
 ROOT = "scale0"
 LONGEST_VALUE = 200
+LONGEST_LINE = 1000
+DEEPEST = 4
 
 TRACE_FIELD = "trace"
 """The one field that may hold several lines; shown below the line for people."""
@@ -52,20 +57,28 @@ def get_logger(name: str = "") -> Logger:
 
 def printable(value: object, longest: int = LONGEST_VALUE) -> str:
     """Make any value safe to print: bytes as text where they are text, hex otherwise; control characters escaped; cut."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        value = _printable_bytes(bytes(value[: longest + 1]))
-    text = str(value)
+    try:
+        text = _printable_bytes(value, longest) if isinstance(value, bytes | bytearray | memoryview) else str(value)
+    except Exception as error:  # the __str__ of somebody else's class, or a number too large to write
+        text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
     return text if len(text) <= longest else text[:longest] + "…"
 
 
-def _printable_bytes(value: bytes) -> str:
+def _printable_bytes(value: bytes | bytearray | memoryview, longest: int) -> str:
+    start = bytes(value[: 4 * (longest + 1)])  # a character of UTF-8 has up to 4 bytes
     try:
-        text = value.decode()
+        # a character that the cut has split in two is no fault of the text
+        text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(value))
     except UnicodeDecodeError:
-        return "0x" + value.hex()
-    return text if text.isprintable() else "0x" + value.hex()
+        return "0x" + start[: longest + 1].hex()
+    return text if text.isprintable() else "0x" + start[: longest + 1].hex()
+
+
+def _lines(text: str) -> list[str]:
+    """Split a text of several lines, each made safe to print."""
+    return [printable(line, LONGEST_LINE) for line in text.rstrip().split("\n")]
 
 
 class TextFormatter(logging.Formatter):
@@ -78,11 +91,12 @@ class TextFormatter(logging.Formatter):
             self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             f"{record.levelname.lower():7}",
             record.name,
-            printable(record.getMessage(), 1000),
+            printable(record.getMessage(), LONGEST_LINE),
             *(f"{key}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD),
         ]
         trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
-        return " ".join(line) + (f"\n{trace.rstrip()}" if trace else "")
+        # indented, so that no line of it can pass for a line of the log
+        return " ".join(line) + "".join(f"\n    {part}" for part in (_lines(str(trace)) if trace else ()))
 
 
 class JsonFormatter(logging.Formatter):
@@ -95,12 +109,15 @@ class JsonFormatter(logging.Formatter):
             "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": printable(record.getMessage(), LONGEST_LINE),
         }
-        entry.update((key, value if key == TRACE_FIELD else _plain(value)) for key, value in fields.items())
-        if record.exc_info:
-            entry[TRACE_FIELD] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=printable)
+        for key, value in fields.items():
+            # a field of the same name as one of the four does not hide it
+            entry[f"{key}_" if key in entry else key] = _plain(value)
+        trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
+        if trace:
+            entry[TRACE_FIELD] = "\n".join(_lines(str(trace)))
+        return json.dumps(entry, ensure_ascii=False, allow_nan=False)
 
 
 def _quoted(value: object) -> str:
@@ -108,5 +125,14 @@ def _quoted(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float | list | tuple | dict) or value is None else printable(value)
+def _plain(value: object, depth: int = 0) -> object:
+    """Give what JSON can hold: numbers and containers as they are, anything else as safe text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping) and depth < DEEPEST:
+        return {printable(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple) and depth < DEEPEST:
+        return [_plain(inner, depth + 1) for inner in value]
+    return printable(value)

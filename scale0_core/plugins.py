@@ -90,12 +90,14 @@ class PluginSet:
         for name in wanted:
             if name in modules:
                 self.add(name, modules[name])
-        if names is None:
-            for name in [n for n, plugin in self.plugins.items() if not plugin.info.safe_by_default]:
-                self.drop(name)
+                if names is None and name in self.plugins and not self.plugins[name].info.safe_by_default:
+                    self.drop(name)
 
     def add(self, name: str, module: Any) -> None:
         """Take a plugin that is imported already; ``failures`` tells if it could not be used."""
+        if name in self.plugins:
+            self.failures[name] = _name_taken(name)
+            return
         try:
             self._manager.register(module, name)
             self._manager.check_pending()
@@ -104,7 +106,7 @@ class PluginSet:
         except PluginError as error:
             self.fail(name, error)
         except pluggy.PluginValidationError as error:
-            self.fail(name, _unknown_hook(name, error))
+            self.fail(name, _wrong_hook(name, error))
         except Exception as error:
             self.fail(name, _raised(name, "scale0_plugin_info", error))
 
@@ -137,9 +139,12 @@ class PluginSet:
         """Call ``scale0_services`` of one plugin; a PluginStartError says what it raised."""
         try:
             answers = self._caller("scale0_services", name)(settings=settings, context=context)
-            return [service for answer in _listed(answers) for service in answer]
+            services = [service for answer in _listed(answers) for service in answer]
         except Exception as error:
             raise _raised(name, "scale0_services", error) from error
+        for service in services:
+            _check_service(name, service)
+        return services
 
     def started(self, broker: RunningBroker) -> None:
         """Call ``scale0_started`` of every plugin."""
@@ -168,47 +173,45 @@ class PluginSet:
 
     def _import(self, names: Sequence[str]) -> dict[str, Any]:
         modules: dict[str, Any] = {}
-        missing: set[str] = set()
-
-        def failed(_: object, entry: metadata.EntryPoint, error: BaseException) -> None:
-            self.failures[entry.name] = _import_failed(entry, error)
-
         _quiet_stevedore()
-        found: NamedExtensionManager[Any] = NamedExtensionManager(
-            GROUP,
-            names=list(names),
-            name_order=True,
-            on_load_failure_callback=failed,
-            on_missing_entrypoints_callback=missing.update,
-        )
-        for extension in found:
-            if extension is not None:
-                modules[extension.name] = extension.plugin
         for name in names:
-            if name not in modules and name not in self.failures:
-                self._import_uncached(name, modules)
+            module = self._import_one(name)
+            if module is not None:
+                modules[name] = module
         for name in duplicate_names():
             if name in modules:
                 LOG.warning("several distributions offer this plugin; one of them was taken", plugin=name)
         return modules
 
-    def _import_uncached(self, name: str, modules: dict[str, Any]) -> None:
-        """Import past stevedore's cache on disk, which may not know yet what was installed a moment ago."""
+    def _import_one(self, name: str) -> Any:
+        """Import a plugin by stevedore; past its cache on disk when that does not know what was installed just now."""
+        stale = ""
+        try:
+            found: NamedExtensionManager[Any] = NamedExtensionManager(
+                GROUP, names=[name], on_load_failure_callback=_reraise, on_missing_entrypoints_callback=_ignore
+            )
+            for extension in found:
+                return extension.plugin
+        except _LoadError as failure:
+            stale, error = failure.entry.value, failure.error
+            self.failures[name] = _import_failed(failure.entry, error)
+        except (AssertionError, SystemExit) as error:  # stevedore hands these through, and they are the plugin's own
+            self.failures[name] = _import_failed(metadata.EntryPoint(name, _value_of(name), GROUP), error)
+            return None
         for entry in metadata.entry_points(group=GROUP, name=name):
-            try:
-                modules[name] = entry.load()
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                self.failures[name] = _import_failed(entry, error)
-            return
-        self.failures[name] = PluginMissingError(
-            name,
-            f"there is no plugin {name}",
-            nearest(name, installed_plugins()) or "no plugin is installed",
-            LEFT_OUT,
-            f"pip install scale0-{name}, or take it out of broker.plugins",
-        )
+            return None if entry.value == stale else self._import_uncached(entry)
+        if not stale:
+            self.failures[name] = _missing(name)
+        return None
+
+    def _import_uncached(self, entry: metadata.EntryPoint) -> Any:
+        try:
+            module = entry.load()
+        except (Exception, SystemExit) as error:
+            self.failures[entry.name] = _import_failed(entry, error)
+            return None
+        self.failures.pop(entry.name, None)
+        return module
 
 
 @attrs.frozen
@@ -236,6 +239,27 @@ def _quiet_stevedore() -> None:
     logging.getLogger("stevedore").setLevel(logging.CRITICAL)
 
 
+class _LoadError(Exception):
+    """Carries a failed import out of stevedore, which would only log it."""
+
+    def __init__(self, entry: metadata.EntryPoint, error: BaseException) -> None:
+        super().__init__(entry.name)
+        self.entry = entry
+        self.error = error
+
+
+def _reraise(_: object, entry: metadata.EntryPoint, error: BaseException) -> None:
+    raise _LoadError(entry, error) from error
+
+
+def _ignore(_: object) -> None:
+    """Leave a missing name to the look past the cache."""
+
+
+def _value_of(name: str) -> str:
+    return next((entry.value for entry in metadata.entry_points(group=GROUP, name=name)), name)
+
+
 def _listed(answers: Iterable[Iterable[Service] | None]) -> list[Iterable[Service]]:
     return [answer for answer in answers if answer is not None]
 
@@ -247,6 +271,7 @@ def _checked_info(name: str, answers: Sequence[object]) -> PluginInfo:
             name, f"plugin {name} does not say what it is", why, LEFT_OUT, "return a PluginInfo from scale0_plugin_info"
         )
     info = answers[0]
+    _check_settings_class(name, info.settings)
     lowest, highest = info.api
     if not lowest <= API_VERSION <= highest:
         wanted = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
@@ -261,15 +286,63 @@ def _checked_info(name: str, answers: Sequence[object]) -> PluginInfo:
     return info
 
 
-def _unknown_hook(name: str, error: pluggy.PluginValidationError) -> PluginContractError:
+def _check_settings_class(name: str, settings: type | None) -> None:
+    """Refuse a class that no table could be read into, before somebody writes the table."""
+    try:
+        if settings is not None:
+            attrs.resolve_types(settings)
+    except Exception as error:
+        raise PluginContractError(
+            name,
+            f"plugin {name} has settings that cannot be read",
+            f"{type(error).__name__}: {error}",
+            LEFT_OUT,
+            "make the settings an attrs class whose annotations can be looked up",
+        ) from error
+
+
+SERVICE_PARTS = ("name", "endpoints", "receive", "next_deadline", "on_deadline")
+
+
+def _check_service(name: str, service: object) -> None:
+    lacking = [part for part in SERVICE_PARTS if not hasattr(service, part)]
+    if lacking:
+        raise PluginContractError(
+            name,
+            f"plugin {name} offers something that is no service",
+            f"{type(service).__name__} has no {', '.join(lacking)}",
+            LEFT_OUT,
+            "see scale0_core.api.Service for what a service has",
+        )
+
+
+def _wrong_hook(name: str, error: pluggy.PluginValidationError) -> PluginContractError:
     hooks = [hook for hook in vars(hookspecs) if hook.startswith("scale0_")]
-    word = next((w.strip("'\"") for w in str(error).split() if w.strip("'\"").startswith("scale0_")), "")
+    message = str(error)
+    word = next((w.strip("'\"") for w in message.split() if w.strip("'\"").startswith("scale0_")), "")
+    if word in hooks:
+        what, why = f"plugin {name} has a hook {word} of the wrong shape", message.splitlines()[-1]
+        remedy = f"give it the parameters that scale0_core.hookspecs.{word} has, or fewer"
+    else:
+        what = f"plugin {name} has a hook that does not exist"
+        why = f"{message.splitlines()[0]}: {nearest(word, hooks)}"
+        remedy = "correct the name of the hook"
+    return PluginContractError(name, what, why, LEFT_OUT, remedy)
+
+
+def _name_taken(name: str) -> PluginContractError:
     return PluginContractError(
+        name, f"there is a plugin {name} already", "two have the same name", "the first one stays", "rename one of them"
+    )
+
+
+def _missing(name: str) -> PluginMissingError:
+    return PluginMissingError(
         name,
-        f"plugin {name} has a hook that does not exist",
-        f"{str(error).splitlines()[0]}: {nearest(word, hooks)}",
+        f"there is no plugin {name}",
+        nearest(name, installed_plugins()) or "no plugin is installed",
         LEFT_OUT,
-        "correct the name of the hook",
+        f"pip install scale0-{name}, or take it out of broker.plugins",
     )
 
 

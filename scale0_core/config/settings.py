@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -20,12 +21,19 @@ def setting(default: T, help: str, *, validator: Callable[..., Any] | None = Non
     return attrs.field(default=default, metadata={"help": help}, validator=validator)
 
 
-at_least_1 = validators.ge(1)
-not_negative = validators.ge(0)
+LARGEST = 2**31 - 1
+"""No number is larger: ZeroMQ and the operating system take 32 bits."""
+
+LONGEST_HEARTBEAT_MS = 2_000_000
+"""ZeroMQ tells the peer three times the interval, in 16 bits of tenths of a second."""
+
+at_least_1 = validators.and_(validators.ge(1), validators.le(LARGEST))
+not_negative = validators.and_(validators.ge(0), validators.le(LARGEST))
 
 
 def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
-    if not value or len(value) > 64 or not all(c.isascii() and (c.isalnum() or c in "._-") for c in value) or value.startswith("."):
+    # ASCII, since it becomes part of paths and socket names, which have room for about 100 bytes
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", value):
         raise ValueError(f"'{field.name}' is 1 to 64 letters (a to z), digits, '.', '_' or '-': {value!r}")
 
 
@@ -67,7 +75,7 @@ class WireSettings:
     heartbeat_ms: int = setting(
         20_000,
         "Interval of ZeroMQ's own heartbeats: a peer that does not answer one is disconnected. 0 turns them off.",
-        validator=not_negative,
+        validator=validators.and_(not_negative, validators.le(LONGEST_HEARTBEAT_MS)),
     )
     io_threads: int = setting(1, "Threads in which ZeroMQ does its input and output.", validator=at_least_1)
 

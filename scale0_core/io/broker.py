@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -39,6 +40,7 @@ class Broker:
         self.safe_mode = safe_mode
         self.loop: Loop | None = None
         self._name = BrokerName(self.core.broker.name)
+        self._runtime_dir: Path | None = None
         self._signals = 0
 
     def open(self) -> RunningBroker:
@@ -48,6 +50,7 @@ class Broker:
         try:
             _raise_descriptor_limit()
             context = make_context(self.config, os.environ)
+            self._runtime_dir = Path(context.runtime_dir)
             self.loop = Loop(self.core.wire, self.core.limits)
             for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
@@ -108,6 +111,9 @@ class Broker:
         """Close whatever is open."""
         if self.loop is not None:
             self.loop.close()
+        if self._runtime_dir is not None and not self.core.broker.runtime_dir:
+            with contextlib.suppress(OSError):  # not empty: somebody else uses it
+                self._runtime_dir.rmdir()
         self._name.__exit__(None, None, None)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -125,11 +131,24 @@ class Broker:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():
             self._left_out(name, error)
+        if not self.safe_mode:
+            self._check_required()
         settings, faults = self.plugins.settings(self.config.plugin_tables)
-        faults += unknown_tables(self.config.plugin_tables, {*installed_plugins(), *self.plugins.plugins})
+        known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
+        faults += unknown_tables(self.config.plugin_tables, known)
         if faults and not self.safe_mode:
             raise ConfigError(self.config.source, tuple(faults))
         return settings
+
+    def _check_required(self) -> None:
+        """Refuse to start when a plugin is required that nobody asked to start."""
+        for name in self.core.broker.required:
+            if name not in self.plugins.plugins:
+                raise PluginError(
+                    name, f"the required plugin {name} is not enabled",
+                    "broker.required names it, broker.plugins does not (without that list only safe ones are started)",
+                    "the broker does not start", f"add {name} to broker.plugins, or take it out of broker.required",
+                )  # fmt: skip
 
     def _start(self, name: str, settings: object, context: BrokerContext, loop: Loop) -> None:
         """Make the services of a plugin and open their sockets; all of them, or the plugin is left out."""

@@ -13,6 +13,8 @@ from types import TracebackType
 from scale0_core.errors import NameTakenError
 
 SHORT_WAIT = 1.0
+BACKLOG = 4096
+"""Nobody accepts: each process that asks who holds the name stays in the queue."""
 
 
 class BrokerName:
@@ -57,7 +59,7 @@ class BrokerName:
         held = socket.socket(socket.AF_UNIX)
         try:
             held.bind(self._socket_name)
-            held.listen(16)
+            held.listen(BACKLOG)
         except OSError as error:
             held.close()
             holder = self.holder()

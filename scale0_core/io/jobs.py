@@ -36,4 +36,8 @@ class JobThreads:
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             batch, done = item
-            done(run_batch(batch))
+            try:
+                results = run_batch(batch)
+            except BaseException as error:  # such as SystemExit: it ends the job, not the thread
+                results = [JobResult(job.token, error=error) for job in batch]
+            done(results)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import logging.handlers
+import os
 import queue
 import sys
+import threading
+from collections.abc import Callable
 
 from scale0_core.config.settings import LogSettings
-from scale0_core.logs import ROOT, JsonFormatter, TextFormatter
+from scale0_core.logs import ROOT, JsonFormatter, TextFormatter, get_logger
 
 LONGEST_QUEUE = 10_000
+
+CLOSE_SECONDS = 2.0
+"""How long the end of the process waits for somebody to read the last lines."""
 
 
 class _BoundedHandler(logging.handlers.QueueHandler):
     """Puts records on the writer's queue; a line that finds it full is counted and told of later, never waited for."""
 
-    queue: queue.Queue[logging.LogRecord]
+    queue: queue.Queue[logging.LogRecord | None]
     lost = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
@@ -37,25 +44,56 @@ class LogOutput:
     """The log of one process, from the moment it is made until ``close``."""
 
     def __init__(self, settings: LogSettings) -> None:
-        writer = logging.StreamHandler(sys.stderr)
-        writer.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
-        lines: queue.Queue[logging.LogRecord] = queue.Queue(LONGEST_QUEUE)
-        self._handler = _BoundedHandler(lines)
-        self._listener = logging.handlers.QueueListener(lines, writer)
+        self._formatter = JsonFormatter() if settings.format == "json" else TextFormatter()
+        self._put = _writer()
+        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(LONGEST_QUEUE)
+        self._handler = _BoundedHandler(self._lines)
         self._root = logging.getLogger(ROOT)
         self._root.setLevel(settings.level.upper())
         self._root.propagate = False
         self._root.addHandler(self._handler)
         for plugin, level in settings.levels.items():
             logging.getLogger(f"{ROOT}.plugin.{plugin}").setLevel(level.upper())
-        self._listener.start()
+        self._thread = threading.Thread(target=self._write, name="scale0-log", daemon=True)
+        self._thread.start()
         self._open = True
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Write what is left, and stop."""
-        if self._open:
-            self._open = False
-            self._root.removeHandler(self._handler)
-            self._listener.stop()
-            atexit.unregister(self.close)
+        """Write what is left, and stop; where nobody reads the lines, give up after a moment."""
+        if not self._open:
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        if self._handler.lost:
+            get_logger("log").warning("the log ends")
+        self._root.removeHandler(self._handler)
+        try:
+            self._lines.put(None, timeout=CLOSE_SECONDS)
+        except queue.Full:
+            return
+        self._thread.join(CLOSE_SECONDS)
+
+    def _write(self) -> None:
+        while (record := self._lines.get()) is not None:
+            with contextlib.suppress(Exception):  # stderr is closed or its reader gone: there is nowhere to complain
+                self._put(self._formatter.format(record) + "\n")
+
+
+def _writer() -> Callable[[str], object]:
+    """Give what writes to stderr.
+
+    Straight to the descriptor: at the end of the process Python takes the locks of its streams and of logging's own
+    handlers, which a write that hangs would hold.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError):  # a test has put something else in its place
+        return sys.stderr.write
+
+    def write(line: str) -> None:
+        left = memoryview(line.encode("utf-8", "backslashreplace"))
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+    return write

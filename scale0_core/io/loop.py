@@ -145,7 +145,7 @@ class Loop:
             if not in_flight or left <= 0:
                 return in_flight
             # only the waker: no new messages are taken any more
-            self.wire.poller((), self._waker.fd).wait(math.ceil(left * 1000))
+            self.wire.poller((), self._waker.fd).wait(min(math.ceil(left * 1000), LONGEST_WAIT_MS))
             self._waker.run()
 
     def close(self) -> None:

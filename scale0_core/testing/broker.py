@@ -70,13 +70,13 @@ class ThreadBroker(RealBroker):
 class ProcessBroker(RealBroker):
     """A broker in a process of its own, started as a user would; ``log`` holds what it wrote, one dict a line."""
 
-    def __init__(self, config: Path, name: str, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
         self.name, self.folder = name, folder
         self.log: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "scale0_core", "broker", "--config", str(config), *arguments],
+            [sys.executable, "-m", "scale0_core", "broker", "--name", name, "--set", "log.format=json", *arguments],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name=f"log of broker {name}", daemon=True)
@@ -173,7 +173,7 @@ class BrokerStarter:
     ) -> ProcessBroker:
         """Start a broker in a process of its own, with the plugins named and settings like the tables of broker.toml."""
         config, name, folder = self._prepare("process", plugins, settings, name)
-        broker = ProcessBroker(config, name, folder, arguments)
+        broker = ProcessBroker(name, folder, ["--config", str(config), *arguments])
         self._cleanup.callback(broker.stop)
         return broker
 
@@ -199,8 +199,7 @@ class BrokerStarter:
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         name = name or f"test-{kind}-{uuid.uuid4().hex[:12]}"
         own = {
-            "broker": {"name": name, "plugins": list(plugins), "runtime_dir": str(folder), "data_dir": str(folder / "data")},
-            "log": {"format": "json"},
+            "broker": {"name": name, "plugins": list(plugins), "runtime_dir": str(folder), "data_dir": str(folder / "data")}
         }
         config = folder / "broker.toml"
         config.write_text("\n".join(_toml(_merged(own, settings or {}))), encoding="utf-8")

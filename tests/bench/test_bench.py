@@ -34,7 +34,7 @@ def assert_between(figures: dict[str, Any], low: float, high: float, *names: str
 
 
 def test_wire_compares_the_broker_with_its_baselines() -> None:
-    figures = run_bench("wire.py", "--requests", "1500", "--rounds", "2")
+    figures = run_bench("wire.py", "--requests", "1500", "--starts", "2", "--rounds", "1")
     promised = (
         "native_cpu_vs_multipart",
         "native_cpu_vs_c",
@@ -56,7 +56,7 @@ def test_wire_compares_the_broker_with_its_baselines() -> None:
 def test_wire_runs_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    figures = run_bench("wire.py", "--requests", "300", "--rounds", "1")
+    figures = run_bench("wire.py", "--requests", "300", "--starts", "1", "--rounds", "1")
     assert figures["load_generator"] == "python"
     assert figures["native_cpu_vs_c"] is None
     assert_between(figures, 0.001, 100, "pure_cpu_vs_multipart")

@@ -21,7 +21,7 @@ FIX = "start a broker: scale0 broker; or name another one with --name or --addre
 @click.option("--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds.")
 @click.argument("text", nargs=-1, required=True)
 @kit.output_option
-def echo(
+def main(
     address: str | None, name: str, later: int | None, text: tuple[str, ...], timeout: float, *, digest: bool
 ) -> None:
     """Send TEXT to the echo service and print the answer; each word is a frame of its own."""
@@ -38,9 +38,7 @@ def echo(
     milliseconds = round((time.perf_counter() - start) * 1000, 3)
     if len(answer) == 3 and answer[0] == b"ERROR" and answer != body:
         code, reason = (frame.decode(errors="replace") for frame in answer[1:])
-        raise kit.NegativeError(
-            f"{address} refuses: {reason}", f"code {code}", "there is no answer", "scale0 echo --help"
-        )
+        raise kit.NegativeError(f"{address} refuses", f"{code}: {reason}", "there is no answer", "scale0 echo --help")
     words = [frame.decode(errors="replace") for frame in answer]
     told = {"address": address, "answer": words, "ms": milliseconds}
     kit.emit("scale0.echo/1", told, show=lambda: click.echo(" ".join(words)))

@@ -1,6 +1,7 @@
 """The service itself: a state machine without I/O.
 
-A request has an optional empty frame (a REQ socket puts it there), a command, an options frame, and a body of any frames:
+A request has an optional empty frame (a REQ socket puts it there), a command, an options frame, and a body of at
+least one frame:
 
 =========  ====================  =========================================================
 command    options               answer

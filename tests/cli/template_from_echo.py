@@ -1,0 +1,54 @@
+"""Make the template of ``scale0 plugin new`` from plugins/echo: ``python tests/cli/template_from_echo.py``.
+
+plugins/echo is written by hand; the template never is. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ECHO = ROOT / "plugins" / "echo"
+TEMPLATE = ROOT / "scale0_core" / "cli" / "template"
+
+AUTHOR, LICENCE = "The Scale0 developers", "Apache-2.0"
+
+PLACEHOLDERS = (
+    (r"scale0-echo", "scale0-@dist@"),
+    (AUTHOR, "@author@"),
+    (re.escape(f'license = "{LICENCE}"'), 'license = "@license@"'),
+    (r"Echo", "@Name@"),
+    (r"(?<!click\.)echo", "@name@"),  # ECHO stays: it is a command of the protocol, not the plugin's name
+)
+
+
+def echo_files() -> dict[Path, str]:
+    """Give the files of plugins/echo that belong to it: neither caches nor what git ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
+        cwd=ECHO, capture_output=True, text=True, check=True,
+    ).stdout.split("\n")  # fmt: skip
+    return {Path(name): (ECHO / name).read_text(encoding="utf-8") for name in listed if name and (ECHO / name).exists()}
+
+
+def marked(text: str) -> str:
+    """Put placeholders into a text or a path."""
+    for pattern, placeholder in PLACEHOLDERS:
+        text = re.sub(pattern, placeholder, text)
+    return text
+
+
+def main() -> None:
+    """Write the template anew."""
+    shutil.rmtree(TEMPLATE, ignore_errors=True)
+    for path, text in echo_files().items():
+        target = TEMPLATE / (marked(path.as_posix()) + ".tmpl")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(marked(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

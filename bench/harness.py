@@ -443,7 +443,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Return a parser with the options that every bench has."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print only one JSON object, on the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all figures as the last line")
     parser.add_argument("--quick", action="store_true", help="a smaller run, under 60 seconds in all")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     return parser
@@ -480,16 +480,13 @@ def run_bench(
         return 2
     report.figures["bench_seconds"] = round(time.perf_counter() - began, 1)
     figures = {**report.figures, **surroundings(), "quick": options.quick}
+    print(f"{report.title}\n")
+    if print_details is not None:
+        print_details(report.figures)
+    report.print_targets()
+    for note in report.notes:
+        print(f"note: {note}")
+    print(", ".join(f"{name} {value}" for name, value in surroundings().items()))
     if options.json:
-        for note in report.notes:
-            print(f"note: {note}")
         print(json.dumps({**figures, "targets_missed": report.missed()}))
-    else:
-        print(f"{report.title}\n")
-        if print_details is not None:
-            print_details(report.figures)
-        report.print_targets()
-        for note in report.notes:
-            print(f"note: {note}")
-        print(", ".join(f"{name} {value}" for name, value in surroundings().items()))
     return 1 if options.check and report.missed() else 0

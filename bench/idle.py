@@ -1,7 +1,7 @@
 """What clients cost that are connected and say nothing: memory of the broker for each, and CPU of the broker.
 
 Every client has proved by one request that it is connected. Memory is the growth of the broker's RSS. The
-core turns on ZeroMQ's heartbeats (every 20 s by default), so CPU is measured over whole intervals of them.
+core turns on ZeroMQ's heartbeats, so CPU is measured over whole intervals of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from harness import (
     start_broker,
 )
 
-HEARTBEAT_SECONDS = 20
+from scale0_core.config.settings import WireSettings
+
+HEARTBEAT_SECONDS = WireSettings().heartbeat_ms / 1000
 """The core's default interval of ZeroMQ's heartbeats."""
 
 SETTLE_SECONDS = 2.0

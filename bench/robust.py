@@ -22,11 +22,10 @@ from types import FrameType
 from harness import BenchError, Report, Target, make_parser, run_bench
 
 try:
-    from scale0_echo.service import EchoService
-    from scale0_echo.settings import EchoSettings
-
     from scale0_core.api import Effect, Endpoint, Frames, Service, SocketKind
     from scale0_core.testing import SimNetwork, SimNode, Weather, check_service
+    from scale0_echo.service import EchoService
+    from scale0_echo.settings import EchoSettings
 except ImportError as missing:
     raise SystemExit(f"robust.py: {missing}; install scale0-core and plugins/echo first") from missing
 

@@ -1,7 +1,7 @@
 """A broker with every plugin that is installed, on embedded defaults.
 
-Prints where it can be reached and what to try next, and runs until Ctrl-C. With ``--once`` it plays a short tour, checks
-every answer, and ends with 0 when all were right.
+Prints where it can be reached and what to try next, and runs until Ctrl-C. With ``--once`` it plays a short tour,
+checks every answer, and ends with 0 when all were right.
 """
 
 # does I/O: it is an application
@@ -171,7 +171,8 @@ def wrong_requests_are_answered(broker: ProcessBroker) -> str:
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scale0`` as a user would."""
-    return subprocess.run([sys.executable, "-m", "scale0_core", *arguments], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "scale0_core", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
 
 
 def command_line_talks_to_it(broker: ProcessBroker) -> str:

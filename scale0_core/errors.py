@@ -4,6 +4,12 @@
 
     Scale0Error                  carries a Problem (what, why, consequence, remedy) and an exit code
     ├── UsageError               the command line was used wrongly (64)
+    │   └── PluginNameError          a new plugin cannot have this name
+    ├── FolderInUseError         there is something already where a plugin should be written (65)
+    ├── NegativeError            the answer is no (1)
+    ├── NotReachedError          a broker or a service could not be reached (69)
+    ├── TimedOutError            no answer came in time (75)
+    ├── WireMissingError         the wire that was asked for is not there (78)
     ├── ConfigError              broker.toml or a setting is wrong; holds all the faults found (78)
     ├── NameTakenError           a broker of this name runs already (69)
     ├── AddressError             a socket could not be opened (69)
@@ -64,6 +70,40 @@ class UsageError(Scale0Error):
     """The command line was used wrongly."""
 
     exit_code = Exit.USAGE
+
+
+class PluginNameError(UsageError):
+    """A plugin cannot have this name."""
+
+
+class FolderInUseError(Scale0Error):
+    """There is something already where the plugin should be written."""
+
+    exit_code = Exit.DATA
+
+
+class NegativeError(Scale0Error):
+    """The answer is no: there is nothing of that name, or the service refuses."""
+
+    exit_code = Exit.NEGATIVE
+
+
+class NotReachedError(Scale0Error):
+    """A broker or a service could not be reached; say at which endpoint, and how far one came."""
+
+    exit_code = Exit.UNREACHED
+
+
+class TimedOutError(Scale0Error):
+    """No answer came in time; say from which endpoint, and at which stage."""
+
+    exit_code = Exit.TIMEOUT
+
+
+class WireMissingError(Scale0Error):
+    """The wire that the configuration asks for is not there."""
+
+    exit_code = Exit.CONFIG
 
 
 @attrs.frozen

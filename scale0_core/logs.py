@@ -56,7 +56,7 @@ def get_logger(name: str = "") -> Logger:
 
 
 def printable(value: object, longest: int = LONGEST_VALUE) -> str:
-    """Make any value safe to print: bytes as text where they are text, hex otherwise; control characters escaped; cut."""
+    """Make any value safe to print: bytes as text where they are text, else hex; control characters escaped; cut."""
     try:
         text = _printable_bytes(value, longest) if isinstance(value, bytes | bytearray | memoryview) else str(value)
     except Exception as error:  # the __str__ of somebody else's class, or a number too large to write
@@ -92,7 +92,7 @@ class TextFormatter(logging.Formatter):
             f"{record.levelname.lower():7}",
             record.name,
             printable(record.getMessage(), LONGEST_LINE),
-            *(f"{key}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD),
+            *(f"{printable(key)}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD),
         ]
         trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
         # indented, so that no line of it can pass for a line of the log
@@ -113,7 +113,7 @@ class JsonFormatter(logging.Formatter):
         }
         for key, value in fields.items():
             # a field of the same name as one of the four does not hide it
-            entry[f"{key}_" if key in entry else key] = _plain(value)
+            entry[f"{key}_" if key in entry else printable(key)] = _plain(value)
         trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
         if trace:
             entry[TRACE_FIELD] = "\n".join(_lines(str(trace)))

@@ -57,13 +57,18 @@ class LoadedPlugin:
     info: PluginInfo
 
 
+def distribution_name(plugin: str) -> str:
+    """Give the name under which a plugin is installed: one stem in four places."""
+    return f"scale0-{plugin.replace('_', '-')}"
+
+
 def installed_plugins() -> dict[str, InstalledPlugin]:
     """Find all plugins that are installed, without importing any."""
     found = {}
     for entry in metadata.entry_points(group=GROUP):
         if entry.dist is not None:
             about = entry.dist.metadata
-            summary = about["Summary"] if "Summary" in about else ""
+            summary = (about.get_all("Summary") or [""])[0]
             found[entry.name] = InstalledPlugin(entry.name, entry.value, about["Name"], entry.dist.version, summary)
     return dict(sorted(found.items()))
 
@@ -275,13 +280,13 @@ def _checked_info(name: str, answers: Sequence[object]) -> PluginInfo:
     lowest, highest = info.api
     if not lowest <= API_VERSION <= highest:
         wanted = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
-        older = API_VERSION < lowest
+        older = lowest > API_VERSION
         raise PluginVersionError(
             name,
             f"plugin {name} was made for another version of Scale0",
             f"it works with API_VERSION {wanted}, and this core has {API_VERSION}",
             LEFT_OUT,
-            "pip install --upgrade scale0-core" if older else f"pip install --upgrade scale0-{name}",
+            "pip install --upgrade scale0-core" if older else f"pip install --upgrade {distribution_name(name)}",
         )
     return info
 
@@ -342,7 +347,7 @@ def _missing(name: str) -> PluginMissingError:
         f"there is no plugin {name}",
         nearest(name, installed_plugins()) or "no plugin is installed",
         LEFT_OUT,
-        f"pip install scale0-{name}, or take it out of broker.plugins",
+        f"pip install {distribution_name(name)}, or take it out of broker.plugins",
     )
 
 
@@ -362,5 +367,5 @@ def _import_failed(entry: metadata.EntryPoint, error: BaseException) -> PluginIm
         f"plugin {entry.name} cannot be imported",
         f"{entry.value}: {type(error).__name__}: {error}",
         LEFT_OUT,
-        f"pip install --force-reinstall scale0-{entry.name}, or take it out of broker.plugins",
+        f"pip install --force-reinstall {distribution_name(entry.name)}, or take it out of broker.plugins",
     )

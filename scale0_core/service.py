@@ -135,7 +135,7 @@ class Undelivered(Protocol):
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
         """Take back a message that was not sent.
 
-        ``reason`` is ``EAGAIN`` (the peer's queue is full), ``EHOSTUNREACH`` (the peer is gone) or another name of errno.
+        ``reason`` is ``EAGAIN`` (the peer's queue is full), ``EHOSTUNREACH`` (the peer is gone) or another errno.
         """
 
 

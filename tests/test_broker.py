@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-SLEEPY = '''
+SLEEPY = """
 import time
 from scale0_core.api import Endpoint, Job, PluginInfo, hookimpl
 
@@ -37,7 +37,7 @@ def scale0_plugin_info():
 @hookimpl
 def scale0_services(settings, context):
     return [Sleepy(context.address("ipc://{runtime}/sleepy"))]
-'''
+"""
 
 
 @pytest.fixture

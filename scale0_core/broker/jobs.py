@@ -28,7 +28,7 @@ class JobQueue:
             waiting.append(job)
 
     def take(self) -> list[Job] | None:
-        """Give the next batch that may start: one job, or all grouped ones that wait in a row; None if there is none."""
+        """Give the next batch that may start: one job, or all grouped ones in a row; None if there is none."""
         if not self._startable:
             return None
         waiting = self._waiting[self._startable.popleft()]

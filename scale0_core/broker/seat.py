@@ -127,7 +127,8 @@ class Seat:
             moved = self.service.next_deadline()
             if moved is not None and not moved > now:
                 raise ServiceFaultError(
-                    f"the deadline of service {self.service.name} did not move", f"it is {moved} after on_deadline({now})"
+                    f"the deadline of service {self.service.name} did not move",
+                    f"it is {moved} after on_deadline({now})",
                 )
         except Exception as error:
             self._not_before = now + STUCK_PAUSE
@@ -147,8 +148,8 @@ class Seat:
         """Give all that waits to be sent, and put the jobs found among it into ``jobs``."""
         effects: list[Effect] = list(self.sends)
         self.sends.clear()
-        # sorted out here and not on arrival: one look at the types of a batch costs a quarter of a test on every message
-        if self._on_job is None or Job not in set(map(type, effects)):
+        # sorted out here and not on arrival: a look at the types of a batch costs a quarter of a test on each message
+        if self._on_job is None or not any(issubclass(kind, Job) for kind in set(map(type, effects))):
             return cast("list[Send]", effects)
         for effect in effects:
             if isinstance(effect, Job):
@@ -163,7 +164,9 @@ class Seat:
             if failure.reason == MALFORMED:
                 self._failed("send", ServiceFaultError(f"service {self.service.name} returned a malformed send"), now)
             elif self._on_undelivered is not None and not self.quarantined:
-                self._guarded("on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now)
+                self._guarded(
+                    "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
+                )
 
     def _guarded(self, where: str, now: float, call: Callable[..., Iterable[Effect]], *arguments: object) -> None:
         try:
@@ -183,7 +186,11 @@ class Seat:
             self._logged.add(kind)
             self.log.error(
                 "service raised; further errors of this kind are only counted",
-                service=self.service.name, plugin=self.plugin, where=where, error=repr(error), place=_place(error),
+                service=self.service.name,
+                plugin=self.plugin,
+                where=where,
+                error=repr(error),
+                place=_place(error),
                 trace="".join(traceback.format_exception(error)),
             )
         recent = self._recent_errors
@@ -192,8 +199,11 @@ class Seat:
             self.quarantined = True
             self.log.error(
                 "service quarantined: it raised too often and is no longer called; the other services go on",
-                service=self.service.name, plugin=self.plugin, errors=self.counts.errors,
-                within=f"{self.limits.errors_window:g}s", next="scale0 plugins doctor; then restart the broker",
+                service=self.service.name,
+                plugin=self.plugin,
+                errors=self.counts.errors,
+                within=f"{self.limits.errors_window:g}s",
+                next="scale0 plugins doctor; then restart the broker",
             )
 
 

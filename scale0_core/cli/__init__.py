@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -97,7 +97,7 @@ def plugin_command(entry: EntryPoint) -> click.Command:
     consequence = "this command cannot be used; the others are not affected"
     try:
         command = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginImportError(
             entry.name,
             f"the command {entry.name} cannot be imported",
@@ -162,12 +162,12 @@ def scale0() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None, command: Callable[..., Any] = scale0.main) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     color = False if os.environ.get("NO_COLOR") else None
     try:
-        code = command(args=given, prog_name="scale0", standalone_mode=False, color=color)
+        code = scale0.main(args=given, prog_name="scale0", standalone_mode=False, color=color)
         sys.stdout.flush()  # here, not at the interpreter's end, where a closed pipe could no longer be handled
     except (Exception, KeyboardInterrupt) as error:
         from scale0_core.cli.failures import report

@@ -28,26 +28,29 @@ def check(file: str | None, overrides: tuple[str, ...]) -> None:
 
     Exits with 78 when a broker would not start with it.
     """
+    import attrs
+
     from scale0_core.cli.survey import survey
     from scale0_core.errors import ConfigError
 
     found = survey(file, overrides, load_all=False)
-    missing = _required_missing(found)
-    warnings = [(name, error) for name, error in found.plugins.failures.items() if found.enabled(name)]
-    for name, error in warnings:
-        if name not in missing:
-            kit.say(kit.problem_text(error.problem, "warning"))
-    faults = (*found.faults, *missing.values())
+    warnings = _warnings(found)
     told = {
         "source": found.source,
-        "valid": not faults,
-        "faults": [{"place": f.place, "message": f.message, "hint": f.hint} for f in faults],
-        "warnings": [{"plugin": name, "what": e.problem.what, "why": e.problem.why} for name, e in warnings],
+        "valid": not found.faults,
+        "faults": [{"place": f.place, "message": f.message, "hint": f.hint} for f in found.faults],
+        "warnings": [attrs.asdict(problem) for problem in warnings],
     }
-    if faults and kit.output_format() == "table":
-        raise ConfigError(found.source, faults)
-    kit.emit("scale0.config-check/1", told, show=lambda: click.echo(f"{found.source}: nothing wrong"))
-    if faults:
+    if kit.output_format() == "table":
+        for problem in warnings:
+            kit.say(kit.problem_text(problem, "warning"))
+        if found.faults:
+            raise ConfigError(found.source, found.faults)
+    verdict = f"valid, but see {'the warning' if len(warnings) == 1 else f'{len(warnings)} warnings'}"
+    kit.emit(
+        "scale0.config-check/1", told, show=lambda: click.echo(f"{found.source}: {verdict if warnings else 'valid'}")
+    )
+    if found.faults:
         kit.finish(kit.Exit.CONFIG)
 
 
@@ -75,14 +78,16 @@ def show(file: str | None, overrides: tuple[str, ...]) -> None:
     kit.emit("scale0.config/1", told, show=lambda: click.echo(_toml(found.source, core, plugins)))
 
 
-def _required_missing(found: Survey) -> dict[str, Any]:
-    from scale0_core.errors import Fault
-
-    return {
-        name: Fault("broker.required", f"{name} cannot be used: {error.problem.what}, {error.problem.why}")
-        for name, error in found.plugins.failures.items()
-        if name in found.core.broker.required
-    }
+def _warnings(found: Survey) -> list[kit.Problem]:
+    """Tell of what does not keep a broker from starting."""
+    required = found.core.broker.required
+    failures = found.plugins.failures.items()
+    left_out = [error.problem for name, error in failures if found.enabled(name) and name not in required]
+    idle = [
+        kit.Problem(f"{found.source} is wrong at {fault.place}", fault.message, "the plugin is not enabled", fault.hint)
+        for fault in found.idle_faults
+    ]
+    return [*left_out, *idle]
 
 
 def _toml(source: str, core: Mapping[str, Any], plugins: Mapping[str, Any]) -> str:

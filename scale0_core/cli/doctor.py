@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scale0_core.cli.survey import Survey
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
+COLORS = {OK: "green", WARNING: "yellow", WRONG: "red"}
 
 FEW_DESCRIPTORS = 8192
 """A connection takes one: below this many a broker may run out of them."""
@@ -50,13 +51,8 @@ def doctor(file: str | None, name: str | None) -> None:
     found = survey(file, kit.overrides_of(name, ()))
     checks = [check for look in LOOKS for check in look(found)]
     rows = [attrs.asdict(check) for check in checks]
-    columns = {"name": "what", "state": "state", "found": "found", "remedy": "what to do"}
-    kit.emit("scale0.doctor/1", rows, columns)
-    wrong = sum(check.state == WRONG for check in checks)
-    warnings = sum(check.state == WARNING for check in checks)
-    if wrong or warnings:
-        kit.say(f"\n{wrong} wrong, {warnings} to look at")
-    if wrong:
+    kit.emit("scale0.doctor/1", rows, show=lambda: _show(checks))
+    if any(check.state == WRONG for check in checks):
         kit.finish(kit.Exit.NEGATIVE)
 
 
@@ -108,9 +104,9 @@ def look_at_descriptors(_: Survey) -> Iterator[Check]:
 
 def look_at_runtime_folder(found: Survey) -> Iterator[Check]:
     """Whether the folder of the sockets is private."""
-    from scale0_core.cli.survey import context_of
+    from scale0_core.config.folders import broker_context
 
-    folder = Path(context_of(found.core).runtime_dir)
+    folder = Path(broker_context(found.core.broker, os.environ).runtime_dir)
     if len(str(folder)) > LONGEST_FOLDER:
         remedy = "set broker.runtime_dir to a shorter one"
         yield Check("runtime folder", WRONG, f"{folder} is too long: a socket in it could not be opened", remedy)
@@ -178,6 +174,17 @@ LOOKS: tuple[Callable[[Survey], Iterator[Check]], ...] = (
     look_at_stevedore,
     look_for_broker,
 )
+
+
+def _show(checks: Sequence[Check]) -> None:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        state = click.style(f"{check.state:7}", fg=COLORS[check.state])
+        click.echo(f"{state}  {check.name:{width}}  {check.found}")
+        if check.remedy:
+            click.echo(f"{'':7}  {'':{width}}  {click.style('next:', dim=True)} {check.remedy}")
+    wrong, warnings = (sum(check.state == state for check in checks) for state in (WRONG, WARNING))
+    click.echo(f"\n{wrong} wrong, {warnings} to look at" if wrong or warnings else "\nall is well")
 
 
 def _limit(number: int) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -75,15 +77,8 @@ def as_json(error: BaseException, problem: Problem, code: Exit) -> dict[str, Any
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Tell whether -o json was asked for; looked up by hand, since an error may come before click understood it."""
-    options = list(arguments)
-    if "--" in options:
-        options = options[: options.index("--")]
-    for option, value in zip(options, [*options[1:], ""], strict=True):
-        if option in ("-o", "--output") and value in ("json", "jsonl"):
-            return True
-        if option in {f"{flag}{kind}" for flag in ("-o", "--output=") for kind in ("json", "jsonl")}:
-            return True
-    return False
+    line = " ".join(itertools.takewhile(lambda argument: argument != "--", arguments))
+    return re.search(r"(^| )(-o ?|--output[ =])jsonl?( |$)", line) is not None
 
 
 def debugging(arguments: Sequence[str]) -> bool:

@@ -27,7 +27,15 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from scale0_core.errors import Exit, Problem, Scale0Error, UsageError
+from scale0_core.errors import (
+    Exit,
+    NegativeError,
+    NotReachedError,
+    Problem,
+    Scale0Error,
+    TimedOutError,
+    UsageError,
+)
 
 __all__ = [
     "Exit",
@@ -54,24 +62,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 FORMATS = ("table", "json", "jsonl")
 _FORMAT = "scale0.output"
-
-
-class NegativeError(Scale0Error):
-    """The answer is no: there is nothing of that name, or the service refuses."""
-
-    exit_code = Exit.NEGATIVE
-
-
-class NotReachedError(Scale0Error):
-    """A broker or a service could not be reached; say at which endpoint, and how far one came."""
-
-    exit_code = Exit.UNREACHED
-
-
-class TimedOutError(Scale0Error):
-    """No answer came in time; say from which endpoint, and at which stage."""
-
-    exit_code = Exit.TIMEOUT
 
 
 def _remember_format(ctx: click.Context, _: click.Parameter, value: str) -> None:
@@ -169,7 +159,7 @@ def finish(code: Exit) -> NoReturn:
 
 def runtime_dir(name: str = "default") -> Path:
     """Give the folder in which the broker of that name has its sockets, unless its configuration says another."""
-    from scale0_core.io.broker import default_runtime_dir
+    from scale0_core.config.folders import default_runtime_dir
 
     return default_runtime_dir(name, os.environ)
 
@@ -224,4 +214,4 @@ def _show_rich_table(lines: Sequence[Sequence[str]], headings: Sequence[str]) ->
     Console(highlight=False).print(table)
 
 
-_STYLES = {"ok": "green", "warning": "yellow", "wrong": "red", "failed": "red", "missing": "red"}
+_STYLES = {"ok": "green", "failed": "red", "missing": "red"}

@@ -16,7 +16,9 @@ def plugin() -> None:
 
 @plugin.command()
 @click.argument("name")
-@click.option("--dir", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Where; default ./scale0-NAME.")
+@click.option(
+    "--dir", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Where; default ./scale0-NAME."
+)
 @click.option("--author", metavar="TEXT", help="Who made it.")
 @click.option("--license", "licence", default="Apache-2.0", show_default=True, metavar="SPDX", help="Its licence.")
 @kit.output_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -145,12 +146,12 @@ def _default(field: Any) -> Any:
 
 
 def _services(found: Survey, name: str) -> list[dict[str, Any]]:
-    from scale0_core.cli.survey import context_of
+    from scale0_core.config.folders import broker_context
 
     if found.settings.get(name) is None and found.plugins.plugins[name].info.settings is not None:
         return []  # its table is wrong, which was said already
     try:
-        services = found.plugins.services(name, found.settings[name], context_of(found.core))
+        services = found.plugins.services(name, found.settings[name], broker_context(found.core.broker, os.environ))
     except kit.Scale0Error as error:
         kit.say(kit.problem_text(error.problem, "warning"))
         return []
@@ -206,10 +207,11 @@ def _show_findings(found: Survey, name: str | None, findings: list[Finding]) -> 
 
 def _missing(name: str, found: Survey) -> kit.Scale0Error:
     from scale0_core.config.structure import nearest
+    from scale0_core.plugins import distribution_name
 
     return kit.NegativeError(
         f"there is no plugin {name}", nearest(name, found.names()) or "no plugin is installed",
-        "nothing was done", f"pip install scale0-{name.replace('_', '-')}, or: scale0 plugins ls",
+        "nothing was done", f"pip install {distribution_name(name)}, or: scale0 plugins ls",
     )  # fmt: skip
 
 

@@ -21,25 +21,13 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from scale0_core.errors import Exit, Scale0Error
+from scale0_core.errors import FolderInUseError, PluginNameError
 
 TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".tmpl"
 
 RESERVED = frozenset({"core"})
 """scale0-core and scale0_core are taken by the core itself."""
-
-
-class PluginNameError(Scale0Error):
-    """A plugin cannot have this name."""
-
-    exit_code = Exit.USAGE
-
-
-class FolderInUseError(Scale0Error):
-    """There is something already where the plugin should be written."""
-
-    exit_code = Exit.DATA
 
 
 def check_name(name: str, taken: Iterable[str]) -> None:

@@ -14,16 +14,15 @@ from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command
 from scale0_core.config.files import (
     EMBEDDED,
     BrokerConfig,
-    _override,
-    _parse,
     find_config,
     read_config,
+    read_tree,
     unknown_tables,
 )
+from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import CoreSettings
 from scale0_core.errors import ConfigError, Fault, PluginError, Problem, Scale0Error
-from scale0_core.plugin_types import BrokerContext
-from scale0_core.plugins import InstalledPlugin, PluginSet, duplicate_names, installed_plugins
+from scale0_core.plugins import InstalledPlugin, PluginSet, distribution_name, duplicate_names, installed_plugins
 
 DISABLED = "it is not enabled, so the broker is not affected"
 
@@ -43,6 +42,9 @@ class Survey:
     source: str
     config: BrokerConfig | None
     faults: tuple[Fault, ...]
+    """What keeps a broker from starting."""
+    idle_faults: tuple[Fault, ...]
+    """What is wrong in the tables of plugins that are not enabled."""
     installed: dict[str, InstalledPlugin]
     plugins: PluginSet
     settings: dict[str, Any]
@@ -70,7 +72,9 @@ class Survey:
         """List what is wrong with the plugins, their services and their commands; nothing is started."""
         found = [Finding(name, _told(self, name, error)) for name, error in self.plugins.failures.items()]
         found += [Finding(name, _duplicate(name)) for name in duplicate_names()]
-        found += [Finding(_owner(fault), _faulty(fault, self.source)) for fault in self.faults if _owner(fault)]
+        found += [
+            Finding(_owner(fault), _faulty(fault, self)) for fault in (*self.faults, *self.idle_faults) if _owner(fault)
+        ]
         found += [*_service_findings(self), *_command_findings()]
         return sorted(found, key=lambda finding: finding.plugin)
 
@@ -92,34 +96,22 @@ def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = 
     plugins = PluginSet()
     wanted = list(installed) if named is None or load_all else [*named, *(set(tables) & set(installed))]
     plugins.load_installed(list(dict.fromkeys([*wanted, *(named or ())])))
-    settings, found = plugins.settings(tables)
-    faults += [*found, *unknown_tables(tables, {*installed, *plugins.plugins})]
+    settings, table_faults = plugins.settings(tables)
+    faults += unknown_tables(tables, {*installed, *plugins.plugins, *plugins.failures})
     source = EMBEDDED if path is None else str(path)
-    return Survey(source, config, tuple(faults), installed, plugins, settings, named)
-
-
-def context_of(core: CoreSettings) -> BrokerContext:
-    """Make the context that a broker with these settings would give its plugins, without making folders."""
-    from scale0_core.io.broker import default_runtime_dir
-
-    broker = core.broker
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return BrokerContext(
-        name=broker.name,
-        runtime_dir=broker.runtime_dir or str(default_runtime_dir(broker.name, os.environ)),
-        data_dir=broker.data_dir or str(Path(state) / "scale0" / broker.name),
-    )
+    found = Survey(source, config, (), (), installed, plugins, settings, named)
+    faults += [fault for fault in table_faults if found.enabled(_owner(fault))]
+    found.faults = (*faults, *_required_faults(found))
+    found.idle_faults = tuple(fault for fault in table_faults if fault not in faults)
+    return found
 
 
 def _readable_part(path: Path | None, overrides: Iterable[str]) -> dict[str, Any]:
     """Give what can be read of a configuration that has faults, so that plugin tables are looked at as well."""
     try:
-        tree = {} if path is None else _parse(path)
+        return read_tree(path, overrides)[0]
     except ConfigError:
         return {}
-    for override in overrides:
-        _override(tree, override)
-    return tree
 
 
 def _names(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -131,6 +123,16 @@ def _names(tree: Mapping[str, Any]) -> tuple[str, ...] | None:
 def _tables(tree: Mapping[str, Any]) -> dict[str, Any]:
     tables = tree.get("plugin")
     return {k: v for k, v in tables.items() if isinstance(v, Mapping)} if isinstance(tables, Mapping) else {}
+
+
+def _required_faults(found: Survey) -> list[Fault]:
+    faults = []
+    for name in found.core.broker.required:
+        if error := found.plugins.failures.get(name):
+            faults.append(Fault("broker.required", f"{name} cannot be used: {error.problem.what}, {error.problem.why}"))
+        elif not found.enabled(name):
+            faults.append(Fault("broker.required", f"{name} is not enabled", "add it to broker.plugins"))
+    return faults
 
 
 def _told(found: Survey, name: str, error: PluginError) -> Problem:
@@ -153,11 +155,11 @@ def _owner(fault: Fault) -> str:
     return parts[1] if parts[0] == "plugin" and len(parts) > 1 else ""
 
 
-def _faulty(fault: Fault, source: str) -> Problem:
+def _faulty(fault: Fault, found: Survey) -> Problem:
     return Problem(
-        f"{source} is wrong at {fault.place}",
+        f"{found.source} is wrong at {fault.place}",
         fault.message,
-        "the broker does not start",
+        "the broker does not start" if fault in found.faults else DISABLED,
         fault.hint or "mend it, then run: scale0 config check",
     )
 
@@ -167,9 +169,9 @@ def _service_findings(found: Survey) -> list[Finding]:
 
     findings = []
     taken: dict[str, str] = {}
-    context = context_of(found.core)
+    context = broker_context(found.core.broker, os.environ)
     for name in found.plugins.plugins:
-        if any(_owner(fault) == name for fault in found.faults):
+        if any(_owner(fault) == name for fault in (*found.faults, *found.idle_faults)):
             continue  # without settings there are no services
         try:
             for service in found.plugins.services(name, found.settings[name], context):
@@ -209,7 +211,7 @@ def _command_findings() -> list[Finding]:
         try:
             plugin_command(entry)
         except PluginError as error:
-            remedy = f"pip install --force-reinstall scale0-{entry.name.replace('_', '-')}, or tell its author"
+            remedy = f"pip install --force-reinstall {distribution_name(entry.name)}, or tell its author"
             findings.append(Finding(entry.name, attrs.evolve(error.problem, remedy=remedy)))
     return findings
 

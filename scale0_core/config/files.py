@@ -42,8 +42,7 @@ def find_config(given: str | None, environment: Mapping[str, str]) -> Path | Non
 def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfig:
     """Read a configuration and lay ``table.key=value`` overrides over it; a ConfigError lists all faults."""
     source = EMBEDDED if path is None else str(path)
-    tree = {} if path is None else _parse(path)
-    faults = [fault for override in overrides if (fault := _override(tree, override))]
+    tree, faults = read_tree(path, overrides)
     plugin_tables = tree.pop("plugin", {})
     faults += _table_faults(plugin_tables)
     core, core_faults = structure(CoreSettings, tree, "")
@@ -51,6 +50,13 @@ def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfi
     if core is None or faults:
         raise ConfigError(source, tuple(faults))
     return BrokerConfig(source, core, plugin_tables)
+
+
+def read_tree(path: Path | None, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], list[Fault]]:
+    """Read the tables of a file with overrides laid over them, unchecked, and list the overrides that are wrong."""
+    tree = {} if path is None else _parse(path)
+    faults = [fault for override in overrides if (fault := _override(tree, override))]
+    return tree, faults
 
 
 def unknown_tables(tables: Mapping[str, Any], known: Iterable[str]) -> list[Fault]:

@@ -24,9 +24,6 @@ def setting(default: T, help: str, *, validator: Callable[..., Any] | None = Non
 LARGEST = 2**31 - 1
 """No number is larger: ZeroMQ and the operating system take 32 bits."""
 
-LONGEST_HEARTBEAT_MS = 2_000_000
-"""ZeroMQ tells the peer three times the interval, in 16 bits of tenths of a second."""
-
 at_least_1 = validators.and_(validators.ge(1), validators.le(LARGEST))
 not_negative = validators.and_(validators.ge(0), validators.le(LARGEST))
 
@@ -48,9 +45,7 @@ class BrokerSettings:
     required: tuple[str, ...] = setting((), "Plugins without which the broker does not start.")
     runtime_dir: str = setting("", "Folder for sockets; by default a private one of the user's.")
     data_dir: str = setting("", "Folder for what must survive a restart; by default the user's state folder.")
-    stop_seconds: float = setting(
-        5.0, "How long a stop waits for jobs that are under way.", validator=not_negative
-    )
+    stop_seconds: float = setting(5.0, "How long a stop waits for jobs that are under way.", validator=not_negative)
 
 
 @attrs.frozen
@@ -60,9 +55,7 @@ class WireSettings:
     implementation: Literal["auto", "native", "pure"] = setting(
         "auto", "Which wire to use; auto takes the native one where it is there."
     )
-    batch: int = setting(
-        256, "Messages taken from one socket before the others have their turn.", validator=at_least_1
-    )
+    batch: int = setting(256, "Messages taken from one socket before the others have their turn.", validator=at_least_1)
     insecure: bool = setting(
         False, "Allow sockets that other machines can reach without encryption and authentication."
     )
@@ -73,9 +66,14 @@ class WireSettings:
         2000, "A connection that has not said who it is by then is closed.", validator=at_least_1
     )
     heartbeat_ms: int = setting(
-        20_000,
-        "Interval of ZeroMQ's own heartbeats: a peer that does not answer one is disconnected. 0 turns them off.",
-        validator=validators.and_(not_negative, validators.le(LONGEST_HEARTBEAT_MS)),
+        90_000,
+        "Interval of ZeroMQ's own heartbeats, by which it finds peers that vanished without a word. 0 turns them off.",
+        validator=not_negative,
+    )
+    heartbeat_timeout_ms: int = setting(
+        10_000,
+        "A peer that has not answered a heartbeat by then is disconnected; short, since libzmq's timers cost much.",
+        validator=at_least_1,
     )
     io_threads: int = setting(1, "Threads in which ZeroMQ does its input and output.", validator=at_least_1)
 
@@ -95,12 +93,16 @@ class LogSettings:
 class LimitSettings:
     """The table [limits]: what one service may do wrong or ask for before it is held back."""
 
-    errors: int = setting(10, "So many exceptions within the window put a service into quarantine.", validator=at_least_1)
+    errors: int = setting(
+        10, "So many exceptions within the window put a service into quarantine.", validator=at_least_1
+    )
     errors_window_seconds: float = setting(60.0, "The window for counting exceptions.", validator=not_negative)
     slow_call_ms: int = setting(
         100, "A service that holds the loop longer than this is logged by name.", validator=at_least_1
     )
-    jobs: int = setting(1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1)
+    jobs: int = setting(
+        1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1
+    )
     job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
 
     def seat(self) -> SeatLimits:

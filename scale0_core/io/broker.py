@@ -7,8 +7,6 @@ import gc
 import os
 import resource
 import signal
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +15,8 @@ import zmq
 from scale0_core.broker.reporter import Reporter
 from scale0_core.broker.seat import Seat
 from scale0_core.config.files import BrokerConfig, unknown_tables
+from scale0_core.config.folders import broker_context
+from scale0_core.config.settings import BrokerSettings
 from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
@@ -49,8 +49,9 @@ class Broker:
         self._name.__enter__()
         try:
             _raise_descriptor_limit()
-            context = make_context(self.config, os.environ)
+            context = broker_context(self.core.broker, os.environ)
             self._runtime_dir = Path(context.runtime_dir)
+            make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
             for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
@@ -157,10 +158,10 @@ class Broker:
             for service in self.plugins.services(name, settings, context):
                 taken = [station.seat.service.name for station in loop.stations]
                 if service.name in taken:
+                    what = f"plugin {name} offers a service that exists already"
                     raise PluginContractError(
-                        name, f"plugin {name} offers a service that exists already", f"its name is {service.name}", LEFT_OUT,
-                        "give it another name",
-                    )  # fmt: skip
+                        name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
+                    )
                 stations.append(loop.add(Seat(service, plugin=name, limits=self.core.limits.seat())))
         except Exception as error:
             for station in stations:
@@ -183,28 +184,22 @@ class Broker:
 def _start_failed(name: str, error: Exception) -> PluginStartError:
     what = f"plugin {name} could not be started"
     if isinstance(error, AddressError):
-        return PluginStartError(name, what, f"{error.problem.what}: {error.problem.why}", LEFT_OUT, error.problem.remedy)
+        return PluginStartError(
+            name, what, f"{error.problem.what}: {error.problem.why}", LEFT_OUT, error.problem.remedy
+        )
     if isinstance(error, zmq.ZMQError | AttributeError | TypeError | ValueError):
         return PluginStartError(name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "mend its endpoints")
-    return PluginStartError(name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation")
+    return PluginStartError(
+        name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation"
+    )
 
 
-def make_context(config: BrokerConfig, environment: Mapping[str, str]) -> BrokerContext:
-    """Find the broker's folders and make them, readable by their owner alone."""
-    broker = config.core.broker
-    runtime = Path(broker.runtime_dir) if broker.runtime_dir else default_runtime_dir(broker.name, environment)
-    state = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    data = Path(broker.data_dir) if broker.data_dir else Path(state) / "scale0" / broker.name
+def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:
+    """Make the folder for sockets, and insist that it is its owner's alone."""
+    runtime = Path(context.runtime_dir)
     for folder in (runtime,) if broker.runtime_dir else (runtime.parent, runtime):
         folder.mkdir(mode=0o700, exist_ok=True)
         _check_private(folder)
-    return BrokerContext(name=broker.name, runtime_dir=str(runtime), data_dir=str(data))
-
-
-def default_runtime_dir(name: str, environment: Mapping[str, str]) -> Path:
-    """Give the folder for a broker's sockets: in $XDG_RUNTIME_DIR, else in the temporary folder under the user's id."""
-    base = environment.get("XDG_RUNTIME_DIR")
-    return (Path(base) / "scale0" if base else Path(tempfile.gettempdir()) / f"scale0-{os.getuid()}") / name
 
 
 def _check_private(folder: Path) -> None:

@@ -31,7 +31,9 @@ class BrokerName:
         self._held = self._take_socket() if sys.platform == "linux" else self._take_file()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if isinstance(self._held, socket.socket):
             self._held.close()
         elif self._held is not None:

@@ -13,7 +13,7 @@ Done = Callable[[list[JobResult]], None]
 
 
 class JobThreads:
-    """A few threads, started when first needed. They are daemons, so that a job that hangs cannot keep the broker alive."""
+    """A few threads, started when first needed; daemons, so that a job that hangs cannot keep the broker alive."""
 
     def __init__(self, threads: int) -> None:
         self._wanted = threads

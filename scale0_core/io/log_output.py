@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from scale0_core.config.settings import LogSettings
-from scale0_core.logs import ROOT, JsonFormatter, TextFormatter, get_logger
+from scale0_core.logs import ROOT, JsonFormatter, TextFormatter
 
 LONGEST_QUEUE = 10_000
 
@@ -65,8 +65,6 @@ class LogOutput:
             return
         self._open = False
         atexit.unregister(self.close)
-        if self._handler.lost:
-            get_logger("log").warning("the log ends")
         self._root.removeHandler(self._handler)
         try:
             self._lines.put(None, timeout=CLOSE_SECONDS)
@@ -76,8 +74,14 @@ class LogOutput:
 
     def _write(self) -> None:
         while (record := self._lines.get()) is not None:
-            with contextlib.suppress(Exception):  # stderr is closed or its reader gone: there is nowhere to complain
-                self._put(self._formatter.format(record) + "\n")
+            self._write_line(record)
+        if self._handler.lost:
+            what = f"the log ends (after {self._handler.lost} lines that were lost)"
+            self._write_line(logging.LogRecord(f"{ROOT}.log", logging.WARNING, __file__, 0, what, (), None))
+
+    def _write_line(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # stderr is closed or its reader gone: there is nowhere to complain
+            self._put(self._formatter.format(record) + "\n")
 
 
 def _writer() -> Callable[[str], object]:

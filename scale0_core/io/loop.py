@@ -1,7 +1,7 @@
 """The loop: drains the sockets in batches, calls the services, sends what they answer.
 
-One thread, no coroutines. Each turn: wait until a socket is ready or the nearest deadline; read the clock once; drain each ready
-socket up to a bound, so that none starves the others; fire what is due; send; tell the observers.
+One thread, no coroutines. Each turn: wait until a socket is ready or the nearest deadline; read the clock once; drain
+each ready socket up to a bound, so that none starves the others; fire what is due; send; tell the observers.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ class Loop:
         now = self.clock.now()
         nearest = math.inf if longest is None else now + longest
         for station in self.stations:
+            if station.seat.sends:  # answers to sends that failed in the last turn
+                return 0.0
             due = station.seat.next_deadline()
             if due is not None and due < nearest:
                 nearest = due
@@ -172,9 +174,7 @@ class Loop:
         listening = [station for station in self.stations if not station.seat.paused]
         if self._poller is None or listening != self._polled:
             self._polled = listening
-            self._by_port = {
-                port: (station, name) for station in listening for name, port in station.ports.items()
-            }
+            self._by_port = {port: (station, name) for station in listening for name, port in station.ports.items()}
             self._poller = self.wire.poller(tuple(p for p in self._by_port if p is not None), self._waker.fd)
         return self._poller
 
@@ -205,7 +205,10 @@ class Loop:
             station.slow_logged = now
             station.seat.log.warning(
                 "service held the loop for long; work that blocks belongs in a job",
-                service=station.seat.service.name, plugin=station.seat.plugin, ms=round(seconds * 1000), messages=messages,
+                service=station.seat.service.name,
+                plugin=station.seat.plugin,
+                ms=round(seconds * 1000),
+                messages=messages,
                 times=station.seat.counts.slow,
             )
 

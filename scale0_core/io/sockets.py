@@ -44,8 +44,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
             socket.setsockopt(getattr(zmq, name), value)
         for topic in endpoint.subscribe:
             socket.setsockopt(zmq.SUBSCRIBE, topic)
-        for address in endpoint.bind:
-            bound.append(_bind(socket, address, wire))
+        bound.extend(_bind(socket, address, wire) for address in endpoint.bind)
         for address in endpoint.connect:
             _connect(socket, address)
     except BaseException:
@@ -62,8 +61,7 @@ def _options(endpoint: Endpoint, wire: WireSettings) -> Mapping[str, int | bytes
         "MAXMSGSIZE": endpoint.max_message,
         "HANDSHAKE_IVL": wire.handshake_ms,
         "HEARTBEAT_IVL": wire.heartbeat_ms,
-        "HEARTBEAT_TIMEOUT": wire.heartbeat_ms,
-        "HEARTBEAT_TTL": 3 * wire.heartbeat_ms,
+        "HEARTBEAT_TIMEOUT": wire.heartbeat_timeout_ms,
         "TCP_KEEPALIVE": 1,
         "RECONNECT_IVL": 100,
         "RECONNECT_IVL_MAX": 5000,
@@ -91,7 +89,7 @@ def _bind(socket: zmq.Socket[bytes], address: str, wire: WireSettings) -> str:
 
 
 def _check_before_bind(address: str) -> None:
-    """Refuse what libzmq would do without a word: remove a file, take a living program's socket, cut a port's number."""
+    """Refuse what libzmq would do without a word: remove a file, take a living program's socket, cut a port number."""
     path = ipc_path(address)
     if path is not None and path.exists() and not path.is_socket():
         raise AddressError(f"cannot bind {address}", "a file is there", "it is left alone", "choose another path")

@@ -8,6 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from scale0_core.logs import get_logger
+
+LOG = get_logger("loop")
+
 
 class Waker:
     """A queue of calls and a descriptor that becomes readable when something is in it."""
@@ -39,7 +43,11 @@ class Waker:
             while len(os.read(self.fd, 4096)) == 4096:
                 pass
         for _ in range(len(self._calls)):
-            self._calls.popleft()()
+            call = self._calls.popleft()
+            try:
+                call()
+            except Exception as error:
+                LOG.error("a call from another thread raised", call=repr(call), error=repr(error))
 
     def close(self) -> None:
         """Close the descriptors."""

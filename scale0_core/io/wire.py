@@ -17,7 +17,7 @@ import zmq
 from zmq.backend import Socket as BareSocket
 
 from scale0_core.broker.seat import MALFORMED
-from scale0_core.errors import Scale0Error
+from scale0_core.errors import WireMissingError
 from scale0_core.service import Frames, Send
 
 CLOSED = "closed"
@@ -161,22 +161,22 @@ class PurePort:
         """Take at most ``limit`` messages, without waiting."""
         if self.socket is None:
             raise ValueError("the port is closed")
-        recv, recv_bytes, blob_over = self._recv, self._recv_bytes, self._blob_over
+        recv, recv_bytes, is_router, blob_over = self._recv, self._recv_bytes, self._is_router, self._blob_over
         messages: list[Any] = []
         left = BYTES_PER_DRAIN
         try:
             while limit > len(messages) and left > 0:
-                frames: list[Any] = [recv_bytes()] if self._is_router else []
+                frames: list[Any] = [recv_bytes()] if is_router else []
                 more = True
                 while more:
                     frame = recv()
+                    more = frame.more
                     size = len(frame)
                     left -= size
                     frames.append(frame.bytes if size <= blob_over else frame)
-                    more = frame.more
                 messages.append(tuple(frames))
         except zmq.ZMQError as error:
-            # EFSM: it is a REQ or REP socket's turn to send. What was taken is worth more than an error that will come again
+            # EFSM: it is a REQ or REP socket's turn to send. What was taken is worth more than an error that returns
             if error.errno not in (zmq.EAGAIN, zmq.Errno.EFSM) and not messages:
                 raise
         return messages
@@ -191,10 +191,9 @@ class PurePort:
             for frame in frames:
                 memoryview(frame)  # raises TypeError for what is no buffer
         send = self._send  # forwards a Frame without a copy, whatever its copy argument says
-        last = len(frames) - 1
-        for frame in frames[:last]:
+        for frame in frames[:-1]:
             send(frame, _PART)
-        send(frames[last], _WHOLE)
+        send(frames[-1], _WHOLE)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -236,7 +235,7 @@ def choose_wire(implementation: str) -> Wire:
     if not problem:
         return NativeWire()
     if implementation == "native":
-        raise Scale0Error(
+        raise WireMissingError(
             "the native wire cannot be used",
             problem,
             "the broker does not start, since the setting wire.implementation asks for it",

@@ -99,7 +99,9 @@ class ProcessBroker(RealBroker):
                 left = end - time.monotonic()
                 if self._ended or left <= 0:
                     what = "ended" if self._ended else f"did not do so within {seconds:g} s"
-                    raise AssertionError(f"the broker {self.name} never logged {event!r} {fields}; it {what}:\n{self.text()}")
+                    raise AssertionError(
+                        f"the broker {self.name} never logged {event!r} {fields}; it {what}:\n{self.text()}"
+                    )
                 self._changed.wait(left)
 
     def text(self) -> str:
@@ -114,7 +116,9 @@ class ProcessBroker(RealBroker):
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"the broker {self.name} did not stop within {STOP_SECONDS:g} s:\n{self.text()}") from None
+            raise AssertionError(
+                f"the broker {self.name} did not stop within {STOP_SECONDS:g} s:\n{self.text()}"
+            ) from None
         self._close()
         return code
 
@@ -152,7 +156,7 @@ class ProcessBroker(RealBroker):
 
 
 class BrokerStarter:
-    """Starts brokers for one test and ends them all afterwards. The pytest fixture ``scale0_broker`` is one of these."""
+    """Starts brokers for one test and ends them all afterwards; the pytest fixture ``scale0_broker`` is one."""
 
     def __init__(self) -> None:
         self._cleanup = contextlib.ExitStack()
@@ -171,7 +175,7 @@ class BrokerStarter:
         name: str | None = None,
         arguments: Sequence[str] = (),
     ) -> ProcessBroker:
-        """Start a broker in a process of its own, with the plugins named and settings like the tables of broker.toml."""
+        """Start a broker in a process of its own; ``settings`` are like the tables of broker.toml."""
         config, name, folder = self._prepare("process", plugins, settings, name)
         broker = ProcessBroker(name, folder, ["--config", str(config), *arguments])
         self._cleanup.callback(broker.stop)
@@ -199,7 +203,12 @@ class BrokerStarter:
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         name = name or f"test-{kind}-{uuid.uuid4().hex[:12]}"
         own = {
-            "broker": {"name": name, "plugins": list(plugins), "runtime_dir": str(folder), "data_dir": str(folder / "data")}
+            "broker": {
+                "name": name,
+                "plugins": list(plugins),
+                "runtime_dir": str(folder),
+                "data_dir": str(folder / "data"),
+            }
         }
         config = folder / "broker.toml"
         config.write_text("\n".join(_toml(_merged(own, settings or {}))), encoding="utf-8")
@@ -224,5 +233,3 @@ def _toml(tree: Settings, path: str = "") -> Iterator[str]:
             inner = f"{path}.{json.dumps(key)}".lstrip(".")
             yield f"[{inner}]"
             yield from _toml(value, inner)
-
-

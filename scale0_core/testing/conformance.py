@@ -100,13 +100,16 @@ class _Run:
         except Exception as error:
             what = f"service {self.seat.service.name} failed: {type(error).__name__}: {error}"
             socket, frames = self.last
-            raise ConformanceError(
-                what, seed=self.seed, message=self.number, socket=socket, frames=frames
-            ) from error
+            raise ConformanceError(what, seed=self.seed, message=self.number, socket=socket, frames=frames) from error
         counts = self.seat.counts
         return ConformanceReport(
-            seed=self.seed, messages=self.fed, sends=counts.sent, undelivered=sum(counts.undelivered.values()),
-            jobs=counts.jobs, jobs_failed=counts.jobs_failed, deadlines=self.driver.deadlines,
+            seed=self.seed,
+            messages=self.fed,
+            sends=counts.sent,
+            undelivered=sum(counts.undelivered.values()),
+            jobs=counts.jobs,
+            jobs_failed=counts.jobs_failed,
+            deadlines=self.driver.deadlines,
         )
 
     def feed_one(self) -> None:

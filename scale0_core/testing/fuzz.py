@@ -39,9 +39,7 @@ class Fuzzer:
     special one again. Messages come from a few peers, so that they build up state, and now and then from a new one.
     """
 
-    def __init__(
-        self, random: Random, endpoints: Mapping[str, Endpoint], samples: Iterable[Sample] = ()
-    ) -> None:
+    def __init__(self, random: Random, endpoints: Mapping[str, Endpoint], samples: Iterable[Sample] = ()) -> None:
         self._random = random
         self._endpoints = endpoints
         self._peers = [self._new_peer() for _ in range(PEERS)]
@@ -148,5 +146,3 @@ class Fuzzer:
     def _extend(self, frames: list[bytes]) -> None:
         if frames:
             frames[self._place(frames)] += self._frame()
-
-

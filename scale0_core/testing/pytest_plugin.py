@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def scale0_broker() -> Iterator[BrokerStarter]:
-    """Start real brokers: ``broker = scale0_broker(["echo"])``; they end with the test, whatever happens in it."""
+    """Real brokers for a test; ``broker = scale0_broker(["echo"])`` starts one, and all end with the test."""
     # imported late, so that pytest runs that use no broker do not pay for zmq
     from scale0_core.testing.broker import BrokerStarter
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Factory: TypeAlias = Callable[["SimNode"], Iterable[Service]]
 """Makes the services of a node, anew at each start. What outlives a crash, they find on ``node.disk``."""
 
+
 class SimNode:
     """A process on a machine of its own: services, a disk, and randomness that belongs to it alone."""
 
@@ -69,8 +70,7 @@ class SimNode:
         self.starts += 1
         make_seat = StrictSeat if self._strict else Seat
         self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name)
-            for service in self._factory(self)
+            Host(make_seat(service, limits=self._limits), self._carrier, self.name) for service in self._factory(self)
         ]
 
     def crash(self) -> None:
@@ -103,8 +103,7 @@ class Host:
         self.node = node
         self.endpoints = dict(seat.service.endpoints)
         self.sockets = {
-            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain)
-            for name, endpoint in self.endpoints.items()
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
         }
         self._carrier = carrier
         self._draining = False

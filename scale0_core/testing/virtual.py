@@ -106,7 +106,9 @@ class Driver:
         while seat.sends:
             rounds += 1
             if rounds > MOST_ROUNDS:
-                raise ServiceFaultError(f"service {seat.service.name} answers undelivered sends with sends, without end")
+                raise ServiceFaultError(
+                    f"service {seat.service.name} answers undelivered sends with sends, without end"
+                )
             sends = seat.take_sends()
             failures = [failure for failure in map(self._send_one, sends) if failure is not None]
             seat.sent(len(sends), failures, now)

@@ -29,7 +29,7 @@ def echo_files() -> dict[Path, str]:
     """Give the files of plugins/echo that belong to it: neither caches nor what git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
-        cwd=ECHO, capture_output=True, text=True, check=True,
+        cwd=ECHO, capture_output=True, encoding="utf-8", check=True,
     ).stdout.split("\n")  # fmt: skip
     return {Path(name): (ECHO / name).read_text(encoding="utf-8") for name in listed if name and (ECHO / name).exists()}
 

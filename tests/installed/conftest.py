@@ -21,7 +21,13 @@ def run(*command: object, **options) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV", "SCALE0"))}
     environment.update(options.pop("env", {}))
     ended = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=300, env=environment, check=False, **options
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+        **options,
     )
     assert ended.returncode == 0, f"{command} ended with {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended

@@ -20,7 +20,9 @@ else:
 from .conftest import ROOT, SOURCES, Environment, run
 
 
-def answer_of(environment: Environment, *arguments: str, cwd: Path, expected: int = 0) -> subprocess.CompletedProcess[str]:
+def answer_of(
+    environment: Environment, *arguments: str, cwd: Path, expected: int = 0
+) -> subprocess.CompletedProcess[str]:
     ended = subprocess.run(
         [environment.scale0, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, check=False
     )
@@ -44,14 +46,18 @@ def test_wheels_hold_types_and_licence_and_nothing_of_the_tests(wheels):
 
 
 def test_it_runs_from_the_wheels_alone(installed, tmp_path):
-    where = run(installed.python, "-c", "import scale0_core, scale0_echo; print(scale0_core.__file__)", cwd=tmp_path).stdout
+    where = run(
+        installed.python, "-c", "import scale0_core, scale0_echo; print(scale0_core.__file__)", cwd=tmp_path
+    ).stdout
     assert str(installed.folder) in where
     assert "echo" in answer_of(installed, "--help", cwd=tmp_path).stdout
 
 
 def test_a_broker_on_embedded_defaults_answers_and_ends(installed, tmp_path):
     name = f"wheel-{os.getpid()}"
-    broker = subprocess.Popen([installed.scale0, "broker", "--name", name], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    broker = subprocess.Popen(
+        [installed.scale0, "broker", "--name", name], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
     try:
         for line in broker.stderr:
             if " ready " in line:

@@ -8,7 +8,9 @@ import zmq
 from scale0_core.io.wire import native_problem
 
 BOTH_WIRES = [
-    pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")),
+    pytest.param(
+        "native", marks=pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")
+    ),
     "pure",
 ]
 

@@ -294,9 +294,28 @@ def test_failed_sends_are_counted_by_reason_reported_and_given_back(make_loop, c
     assert seat.counts.errors == 1
 
 
+def test_what_a_service_sends_instead_goes_out_at_once(make_loop, context, ipc):
+    address = ipc()
+
+    class Instead(Recorder):
+        def on_undelivered(self, socket, frames, reason, now):
+            return [(socket, (self.received[0][1][0], b"could not reach " + frames[0]))]
+
+    service = Instead(router(address), lambda socket, frames: [(socket, (b"nobody", b"x"))])
+    loop = make_loop()
+    loop.add(Seat(service))
+    client = dealer_to(context, address)
+    client.send(b"go")
+    turn_until(loop, lambda: service.received)
+    loop.run_once()  # without a limit: it would sleep for ever if nothing were left to send
+    assert client.recv() == b"could not reach nobody"
+
+
 def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc):
     address = ipc()
-    service = Recorder(router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50)
+    service = Recorder(
+        router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50
+    )
     loop = make_loop()
     seat = loop.add(Seat(service)).seat
     client = context.socket(zmq.DEALER)
@@ -525,7 +544,9 @@ def test_a_service_that_holds_the_loop_is_named(make_loop, context, ipc, caplog)
 
 def test_an_address_that_cannot_be_opened_leaves_nothing_open(make_loop, ipc):
     first = ipc()
-    service = Recorder({"a": Endpoint(kind="ROUTER", bind=first), "b": Endpoint(kind="ROUTER", bind="ipc:///no/such/place")})
+    service = Recorder(
+        {"a": Endpoint(kind="ROUTER", bind=first), "b": Endpoint(kind="ROUTER", bind="ipc:///no/such/place")}
+    )
     loop = make_loop()
     with pytest.raises(Exception, match="/no/such/place"):
         loop.add(Seat(service))

@@ -26,8 +26,8 @@ def test_every_limit_is_chosen_and_none_inherited(context, kind):
     get = opened.socket.getsockopt
     assert get(zmq.TYPE) == getattr(zmq, kind.value)
     assert (get(zmq.SNDHWM), get(zmq.RCVHWM), get(zmq.MAXMSGSIZE)) == (77, 77, 1234)
-    assert (get(zmq.LINGER), get(zmq.HANDSHAKE_IVL), get(zmq.HEARTBEAT_IVL)) == (0, 2000, 20_000)
-    assert get(zmq.TCP_KEEPALIVE) == 1
+    assert (get(zmq.LINGER), get(zmq.HANDSHAKE_IVL), get(zmq.HEARTBEAT_IVL)) == (0, 2000, 90_000)
+    assert (get(zmq.HEARTBEAT_TIMEOUT), get(zmq.TCP_KEEPALIVE)) == (10_000, 1)
 
 
 def test_options_by_name_come_last(context):

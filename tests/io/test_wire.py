@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sysconfig
+from pathlib import Path
 
 import pytest
 import zmq
@@ -233,7 +234,9 @@ def test_nothing_leaks(wire, pair):
         while len(got) < 50:
             wait_readable(router)
             got += there.drain(100)
-        assert wire.send({"s": there}, [("s", frames) for frames in got] + [("s", (b"gone", b"x"))]) == [(50, "EHOSTUNREACH")]
+        assert wire.send({"s": there}, [("s", frames) for frames in got] + [("s", (b"gone", b"x"))]) == [
+            (50, "EHOSTUNREACH")
+        ]
         back = []
         while len(back) < 50:
             wait_readable(dealer)
@@ -248,8 +251,7 @@ def test_nothing_leaks(wire, pair):
 
 
 def resident_kb() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * (os.sysconf("SC_PAGE_SIZE") // 1024)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * (os.sysconf("SC_PAGE_SIZE") // 1024)
 
 
 def test_auto_takes_the_native_wire_where_it_is_there():

@@ -1,1 +1,1 @@
-"""The echo plugin of Scale0: the smallest useful service, and the pattern for others."""
+"""The echo plugin of Scale0: one service, which sends back what it gets."""

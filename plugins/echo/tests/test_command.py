@@ -12,7 +12,7 @@ import zmq
 def scale0(*arguments):
     """Run the command line in a process of its own."""
     command = [sys.executable, "-m", "scale0_core", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, check=False)
 
 
 @pytest.fixture

@@ -1,0 +1,327 @@
+"""Write the reference pages that follow from the code: settings, hooks, commands and errors.
+
+``python docs/generate.py`` writes them; with ``--check`` nothing is written, and it ends with 1 when a page is not up
+to date. The core and the plugins of this repository must be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from scale0_core import errors, hookspecs
+from scale0_core.broker.seat import SeatCounts
+from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command, scale0
+from scale0_core.cli.errors import EXITS
+from scale0_core.config.settings import CoreSettings
+from scale0_core.config.structure import describe
+from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
+from scale0_core.plugins import PluginSet
+from scale0_core.protocol.codes import CODES
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+NOTE = "<!-- written by docs/generate.py from the code: do not edit -->"
+
+
+def main() -> int:
+    """Write all pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when a page is not up to date")
+    check = parser.parse_args().check
+    stale = []
+    for name, make in PAGES.items():
+        path, text = REFERENCE / name, f"{NOTE}\n\n{make()}"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if stale:
+        verb = "not up to date, run python docs/generate.py" if check else "written"
+        sys.stdout.write("".join(f"docs/reference/{name}: {verb}\n" for name in stale))
+    return 1 if check and stale else 0
+
+
+def own_plugins() -> list[str]:
+    """Give the names of the plugins in this repository, whatever else is installed."""
+    return sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Write the page of all settings."""
+    tables = attrs.fields(attrs.resolve_types(CoreSettings))
+    parts = [SETTINGS_INTRODUCTION, *(settings_table(table.name, table.type) for table in tables)]
+    plugins = PluginSet()
+    plugins.load_installed(own_plugins())
+    for name in own_plugins():
+        if name in plugins.failures:
+            raise SystemExit(f"plugin {name}: {plugins.failures[name]}")
+        info = plugins.plugins[name].info
+        if info.settings is not None:
+            parts.append(settings_table(f"plugin.{name}", info.settings))
+    return "\n".join(parts)
+
+
+def settings_table(name: str, cls: Any) -> str:
+    """Write one table of broker.toml."""
+    rows = [
+        (f"`{field.name}`", describe(field.type), default_of(field), field.metadata.get("help", ""))
+        for field in attrs.fields(attrs.resolve_types(cls))
+    ]
+    about = " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+    return f"## `[{name}]`\n\n{about}\n\n{markdown_table(('setting', 'takes', 'default', 'what it does'), rows)}"
+
+
+def default_of(field: attrs.Attribute[Any]) -> str:
+    """Give the default of a setting, as TOML writes it."""
+    if field.default is attrs.NOTHING:
+        return "must be set"
+    default: Any = field.default
+    value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+    return "not set" if value is None else f"`{toml(value)}`"
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML does."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+SETTINGS_INTRODUCTION = """# Settings
+
+All that `broker.toml` may hold. A broker reads the file given by `--config`, else the one named by `$SCALE0_CONFIG`,
+else `broker.toml` in the current folder; without any it runs on the defaults below.
+
+- A key that is not listed here is refused, with the nearest known name. So is a value of another type. All faults are
+  reported at once. `scale0 config check` does this without starting a broker.
+- `scale0 config show` prints what a broker would run with. `scale0 plugins show NAME` lists the settings of a plugin.
+- `--set TABLE.KEY=VALUE` changes one setting for one run. The value is TOML; a bare word is a string.
+- `--name NAME` is short for `--set broker.name=NAME`, and wins over it.
+
+[examples/broker.toml](../../examples/broker.toml) is a file with every setting of the core.
+"""
+
+
+# --- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def hooks_page() -> str:
+    """Write the page of all hooks."""
+    parts = [HOOKS_INTRODUCTION.replace("@API_VERSION@", str(API_VERSION))]
+    hooks = [function for name, function in vars(hookspecs).items() if name.startswith("scale0_")]
+    parts += [hook_part(hook) for hook in hooks]
+    parts.append("## What passes through hooks\n\nImport the first four from `scale0_core.api`.\n")
+    parts += [class_part(cls) for cls in (PluginInfo, BrokerContext, RunningBroker, BatchReport, SeatCounts)]
+    return "\n".join(parts)
+
+
+def hook_part(hook: Callable[..., Any]) -> str:
+    """Write the part of one hook: its signature, and its docstring as a text."""
+    signature = f"def {hook.__name__}{inspect.signature(hook)}".replace("'", "")
+    lines = inspect.cleandoc(hook.__doc__ or "").splitlines()
+    return f"## `{hook.__name__}`\n\n```python\n{signature}: ...\n```\n\n" + "\n".join(docstring(lines)) + "\n"
+
+
+def docstring(lines: list[str]) -> Iterator[str]:
+    """Turn the fields of a docstring into a list, and code in it into code."""
+    for line in lines:
+        text = code(line)
+        if match := re.match(r":param (\w+): ?(.*)", text):
+            yield f"- `{match[1]}`: {match[2]}"
+        elif match := re.match(r":return: ?(.*)", text):
+            yield f"- returns {match[1]}"
+        elif match := re.match(r"(When it is called|Order): ?(.*)", text):
+            yield from ("", f"**{match[1]}**: {match[2]}") if match[1] == "Order" else (f"**{match[1]}**: {match[2]}",)
+        else:
+            yield f"  {text.strip()}" if line.startswith(" ") else text
+
+
+def class_part(cls: type) -> str:
+    """Write the fields of a class."""
+    rows = []
+    for field in attrs.fields(cls):
+        default: Any = field.default
+        made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
+        words = "" if default is attrs.NOTHING else "empty" if made else f"`{default!r}`"
+        rows.append((f"`{field.name}`", f"`{annotation(field.type)}`", words))
+    about = code(inspect.cleandoc(cls.__doc__ or "").splitlines()[0])
+    return f"### `{cls.__name__}`\n\n{about}\n\n{markdown_table(('field', 'type', 'default'), rows)}"
+
+
+def annotation(kind: Any) -> str:
+    """Write a type as the code has it."""
+    return kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind))
+
+
+HOOKS_INTRODUCTION = """# Hooks
+
+A plugin is a module (or any object) whose functions carry `@hookimpl` and have the names below. It is found by an entry
+point of the group `scale0.plugins`; the name of the entry point is the plugin's name.
+
+- A hook may take fewer parameters than listed here, not others. A hook whose name does not exist is an error that names
+  the nearest one.
+- One plugin's exception never keeps the others from being called. At start the plugin is left out; in
+  `scale0_started` and `scale0_stopping` it is logged; in `scale0_batch` it is logged and the hook is not called again.
+- Hooks run at start, at stop and once per batch, never once per message. Messages go to the
+  [service](service.md) directly.
+- `scale0 plugins show` and `scale0 plugins doctor` call `scale0_plugin_info` and `scale0_services` as well, without
+  starting a broker. So these two must not write files, open connections or start threads.
+- This is API version @API_VERSION@. A plugin says in `PluginInfo.api` with which versions it works.
+- Commands of plugins are not a hook but entry points of the group `scale0.commands`
+  ([why](../adr/0006-commands-by-entry-points.md)).
+"""
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    """Write the page of all commands, those of this repository's plugins included."""
+    context = click.Context(scale0, info_name="scale0")
+    parts = [COMMANDS_INTRODUCTION, "## `scale0`\n", options_table(scale0)]
+    for name in COMMANDS:
+        command = scale0.get_command(context, name)
+        assert command is not None
+        parts += command_parts(command, f"scale0 {name}")
+    own = own_plugins()
+    for entry in sorted(entry_points(group=PLUGIN_COMMANDS), key=lambda entry: entry.name):
+        if entry.name in own:
+            parts += command_parts(plugin_command(entry), f"scale0 {entry.name}", f"From the plugin {entry.name}. ")
+    return "\n".join(parts)
+
+
+def command_parts(command: click.Command, path: str, prefix: str = "") -> Iterator[str]:
+    """Write the part of one command; a group is written as its sub-commands."""
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            yield from command_parts(inner, f"{path} {name}", prefix)
+        return
+    arguments = [usage_of(param) for param in command.params if isinstance(param, click.Argument)]
+    yield f"## `{path}`\n"
+    yield f"```\n{' '.join([path, '[OPTIONS]', *arguments])}\n```\n"
+    yield prefix + inspect.cleandoc(command.help or "") + "\n"
+    yield options_table(command)
+
+
+def usage_of(argument: click.Argument) -> str:
+    """Write an argument as a usage line has it."""
+    name = (argument.metavar or argument.name or "").upper()
+    if isinstance(argument.type, click.Choice):
+        name = "{" + "|".join(argument.type.choices) + "}"
+    name += "..." if argument.nargs == -1 else ""
+    return name if argument.required else f"[{name}]"
+
+
+def options_table(command: click.Command) -> str:
+    """Write the options of a command."""
+    rows = [
+        (", ".join(f"`{flag}`" for flag in param.opts), values_of(param), shown_default(param), param.help or "")
+        for param in command.params
+        if isinstance(param, click.Option)
+    ]
+    return markdown_table(("option", "takes", "default", "what it does"), rows) if rows else ""
+
+
+def values_of(option: click.Option) -> str:
+    """Say what an option takes."""
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return " or ".join(f"`{choice}`" for choice in option.type.choices)
+    return option.metavar or option.type.name.upper()
+
+
+def shown_default(option: click.Option) -> str:
+    """Give the default of an option that shows it."""
+    return f"`{option.default}`" if option.show_default else ""
+
+
+COMMANDS_INTRODUCTION = """# Commands
+
+Data goes to stdout, everything else to stderr. `-o json` gives one JSON object that carries the name and version of its
+schema, `-o jsonl` one object a line. `NO_COLOR` is respected. Errors have four parts: what, why, consequence, next.
+[Exit codes](errors.md#exit-codes) follow sysexits. `-h` or `--help` works on every command.
+"""
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    """Write the page of all errors and codes."""
+    exits = [(int(code), code.name.lower(), *words) for code, words in EXITS.items()]
+    protocol = [
+        (int(info.code), info.name, ", ".join(info.messages) or "never sent", info.meaning, info.remedy)
+        for info in CODES.values()
+    ]
+    tree = inspect.cleandoc(errors.__doc__ or "").split("::", 1)[1].strip("\n")
+    return "\n".join(
+        (
+            ERRORS_INTRODUCTION,
+            "## Exit codes\n",
+            markdown_table(("code", "name", "meaning", "what to do"), exits),
+            "A second signal ends a broker at once, with 128 and the signal's number: 143 after TERM, 130 after INT.\n",
+            "## Exceptions\n",
+            "All in `scale0_core.errors`; plugins get `Scale0Error` and `Problem` from `scale0_core.api`.\n",
+            f"```\n{inspect.cleandoc(tree)}\n```\n",
+            "## Codes of the protocol\n",
+            PROTOCOL_INTRODUCTION,
+            markdown_table(("code", "name", "sent in", "meaning", "what to do"), protocol),
+        )
+    )
+
+
+ERRORS_INTRODUCTION = """# Errors
+
+Every error that Scale0 shows has four parts: what happened, why, what follows from it, and what to do now. With
+`-o json` it is one JSON object on stderr (schema `scale0.error/1`) with the fields `what`, `why`, `consequence`,
+`remedy` and `exit`. `scale0 errors CODE` explains a code in the terminal. The reasons of sends that failed are on the
+page of the [service](service.md#sends-that-fail).
+"""
+
+PROTOCOL_INTRODUCTION = """\
+HTTP's numbers, with the meaning they have in the Scale0 protocol. Version 0.1 has the table only: the protocol between
+clients, workers and brokers is planned. The echo service uses 400, 429, 500 and 501 in answers of its own.
+"""
+
+
+# --- markdown ---------------------------------------------------------------------------------------------------------
+
+
+def markdown_table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """Write a table."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    """Turn reStructuredText's double backquotes into Markdown's single ones."""
+    return text.replace("``", "`")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "hooks.md": hooks_page,
+    "commands.md": commands_page,
+    "errors.md": errors_page,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

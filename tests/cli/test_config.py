@@ -1,0 +1,111 @@
+"""`scale0 config`: everything that is wrong at once, and what a broker would run with."""
+
+import sys
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+WRONG = """
+[broker]
+nmae = "x"
+[wire]
+batch = 0
+[plugin.echo]
+bind = 3
+max_wating = 1
+[plugin.ehco]
+"""
+
+
+def test_defaults_are_right(scale0):
+    done = scale0("config", "check")
+    assert (done.code, done.out) == (0, "embedded defaults: valid\n")
+
+
+def test_all_faults_of_the_core_and_of_plugins_are_told_at_once(scale0):
+    scale0.write("broker.toml", WRONG)
+    done = scale0("config", "check", "-o", "json")
+    assert (done.code, done.json["schema"], done.json["valid"]) == (78, "scale0.config-check/1", False)
+    places = {fault["place"] for fault in done.json["faults"]}
+    assert places == {"broker.nmae", "wire.batch", "plugin.echo.bind", "plugin.echo.max_wating", "plugin.ehco"}
+
+
+def test_faults_are_told_to_people_with_hints(scale0):
+    path = scale0.write("other.toml", WRONG)
+    done = scale0("config", "check", str(path))
+    assert (done.code, done.out) == (78, "")
+    for words in ("has 5 faults", "did you mean name?", "did you mean max_waiting?", "did you mean echo?", "next"):
+        assert words in done.err
+
+
+def test_overrides_are_checked_even_beside_other_faults(scale0):
+    done = scale0("config", "check", "--set", "wire.bach=1", "--set", "plugin.echo.bnd=2", "-o", "json")
+    assert {fault["place"] for fault in done.json["faults"]} == {"wire.bach", "plugin.echo.bnd"}
+
+
+@pytest.mark.parametrize(("text", "words"), [("[broker", "is not TOML"), (None, "cannot be read")])
+def test_a_file_that_cannot_be_read_is_a_fault(scale0, text, words):
+    if text is not None:
+        scale0.write("broker.toml", text)
+    done = scale0("config", "check", "broker.toml")
+    assert done.code == 78
+    assert words in done.err
+
+
+def test_a_plugin_that_cannot_be_loaded_is_a_warning(scale0):
+    scale0.install("mock", "raise RuntimeError('oh')")
+    scale0.write("broker.toml", '[broker]\nplugins = ["mock", "echo", "absent"]')
+    done = scale0("config", "check")
+    assert done.code == 0
+    assert "warning: plugin mock cannot be imported" in done.err
+    assert "warning: there is no plugin absent" in done.err
+    assert done.out == "broker.toml: valid, but see 2 warnings\n"
+
+
+def test_a_required_plugin_that_cannot_be_loaded_is_a_fault(scale0):
+    scale0.write("broker.toml", '[broker]\nplugins = ["absent"]\nrequired = ["absent"]')
+    done = scale0("config", "check")
+    assert done.code == 78
+    assert "broker.required: absent cannot be used" in done.err
+
+
+def test_a_required_plugin_that_is_not_enabled_is_a_fault(scale0):
+    scale0.write("broker.toml", '[broker]\nplugins = []\nrequired = ["echo"]')
+    done = scale0("config", "check")
+    assert (done.code, scale0("broker").code) == (78, 78)
+    assert "broker.required: echo is not enabled" in done.err
+
+
+def test_a_fault_in_the_table_of_a_plugin_that_is_not_enabled_is_a_warning(scale0):
+    scale0.write("broker.toml", "[broker]\nplugins = []\n[plugin.echo]\nbnd = 3")
+    done = scale0("config", "check", "-o", "json")
+    assert (done.code, done.json["valid"]) == (0, True)
+    (warning,) = done.json["warnings"]
+    assert (warning["why"], warning["remedy"]) == ("unknown setting", "did you mean bind?")
+    assert "the plugin is not enabled" in scale0("config", "check").err
+
+
+def test_show_gives_a_file_that_says_the_same(scale0):
+    scale0.write("broker.toml", '[log]\nlevels.echo = "debug"\n[plugin.echo]\nmax_waiting = 7')
+    shown = scale0("config", "show", "--set", "broker.name=north").out
+    tree = tomllib.loads(shown)
+    assert tree["broker"]["name"] == "north"
+    assert tree["log"]["levels"] == {"echo": "debug"}
+    assert tree["plugin"]["echo"]["max_waiting"] == 7
+    again = scale0.write("again.toml", shown)
+    as_data = scale0("config", "show", str(again), "-o", "json").json
+    assert (as_data["schema"], as_data["plugin"]) == ("scale0.config/1", tree["plugin"])
+
+
+def test_show_refuses_what_is_wrong(scale0):
+    scale0.write("broker.toml", WRONG)
+    assert scale0("config", "show").code == 78
+
+
+def test_the_environment_names_the_file(scale0):
+    path = scale0.write("elsewhere.toml", '[broker]\nname = "east"')
+    assert scale0("config", "show", "-o", "json", SCALE0_CONFIG=str(path)).json["broker"]["name"] == "east"

@@ -1,0 +1,323 @@
+"""The invariants of the architecture, read from the sources.
+
+1. I/O is where the folder says so.            5. Transition tables draw the diagrams in the docs: there is no
+2. Plugins import the api and nothing else.       transition table yet. Whoever writes the first one (negotiation)
+3. No plugin imports another.                     adds the test here that draws it and compares it with the docs.
+4. Hooks and settings are documented:          6. Modules and functions stay readable.
+   test_hooks.py, config/test_settings.py.     7. Nothing from a peer is run, looked up or unpickled.
+
+Beyond those: one module imports stevedore, packages are typed, versions move in lock-step, plugins have one shape.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scale0_core
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "scale0_core"
+PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+
+NOT_SOURCE = {"__pycache__", "build", "template"}
+
+
+def sources(*folders: Path) -> list[Path]:
+    found = [path for folder in folders for path in folder.rglob("*.py")]
+    return sorted(path for path in found if not NOT_SOURCE & set(path.relative_to(ROOT).parts))
+
+
+def package(plugin: Path) -> Path:
+    return plugin / f"scale0_{plugin.name}"
+
+
+CORE_SOURCES = sources(CORE)
+PLUGIN_SOURCES = sources(*(package(plugin) for plugin in PLUGINS))
+PLUGIN_TESTS = sources(*(plugin / "tests" for plugin in PLUGINS))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in CORE_SOURCES + PLUGIN_SOURCES + PLUGIN_TESTS}
+
+
+def name_of(path: Path) -> str:
+    """Give the dotted name of a module, such as ``scale0_core.io.loop``."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "plugins":
+        parts = parts[2:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Give all that a module imports, at its top or later: ``a.b`` for ``import a.b``, ``a.b.c`` for a name from it."""
+    found: set[str] = set()
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(path, node)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return found
+
+
+def _base(path: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    here = name_of(path).split(".")
+    keep = len(here) - node.level + (path.name == "__init__.py")
+    return ".".join([*here[:keep], *([node.module] if node.module else [])])
+
+
+def is_in(name: str, modules: set[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def breaches(paths: list[Path], modules: set[str]) -> list[str]:
+    found = ((path, name) for path in paths for name in sorted(imports(path)) if is_in(name, modules))
+    return [f"{name_of(path)} imports {name}" for path, name in found]
+
+
+def test_the_sources_are_found():
+    names = {name_of(path) for path in TREES}
+    assert {"scale0_core.io.loop", "scale0_core", "scale0_core.cli", "scale0_echo.service"} <= names
+    assert "scale0_core.broker.seat.Seat" in imports(CORE / "io" / "loop.py")
+    assert "zmq" in imports(CORE / "io" / "loop.py")
+
+
+# 1. where I/O is
+
+DOES_IO = {
+    "zmq", "time", "threading", "socket", "asyncio", "subprocess", "selectors", "select", "multiprocessing",
+    "concurrent.futures", "_thread", "socketserver", "http", "urllib.request", "signal", "sched",
+}  # fmt: skip
+IO_FOLDERS = (CORE / "io", CORE / "client", CORE / "cli")
+MARK = re.compile(r"^# does I/O: \S", re.MULTILINE)
+
+
+def may_do_io(path: Path) -> bool:
+    return any(folder in path.parents for folder in IO_FOLDERS) or bool(MARK.search(path.read_text(encoding="utf-8")))
+
+
+def test_only_code_that_says_so_does_io():
+    assert breaches([path for path in CORE_SOURCES + PLUGIN_SOURCES if not may_do_io(path)], DOES_IO) == []
+
+
+def test_code_that_says_so_really_does_io():
+    """A mark that is no longer needed is taken out, or it would cover what comes later."""
+    marked = [path for path in CORE_SOURCES + PLUGIN_SOURCES if MARK.search(path.read_text(encoding="utf-8"))]
+    assert marked
+    assert [name_of(path) for path in marked if not breaches([path], DOES_IO)] == []
+
+
+def test_services_and_settings_of_plugins_never_do_io():
+    pure = [path for path in PLUGIN_SOURCES if path.name in ("service.py", "settings.py", "plugin.py")]
+    assert len(pure) >= 3
+    assert breaches(pure, DOES_IO | {"scale0_core.client", "scale0_core.cli"}) == []
+
+
+# 2. and 3. what plugins import
+
+ANY_CODE = {"scale0_core.api"}
+APPLICATIONS = {"scale0_core.client", "scale0_core.cli.kit"}
+IN_TESTS = {"scale0_core.testing"}
+
+
+def foreign(path: Path, allowed: set[str]) -> list[str]:
+    """List what a plugin imports from the core beside what it may."""
+    core = {name for name in imports(path) if is_in(name, {"scale0_core"})}
+    return [f"{name_of(path)} imports {name}" for name in sorted(core) if not is_in(name, allowed)]
+
+
+def test_plugins_import_the_api_alone():
+    found = []
+    for path in PLUGIN_SOURCES:
+        found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else ANY_CODE)
+    assert found == []
+
+
+def test_tests_of_plugins_import_the_api_and_the_testing_kit():
+    assert [line for path in PLUGIN_TESTS for line in foreign(path, ANY_CODE | APPLICATIONS | IN_TESTS)] == []
+
+
+def test_no_plugin_imports_another():
+    found = []
+    for plugin in PLUGINS:
+        others = {package(other).name for other in PLUGINS if other != plugin}
+        found += breaches(sources(package(plugin), plugin / "tests"), others)
+    assert found == []
+
+
+def test_the_core_imports_no_plugin():
+    assert breaches(CORE_SOURCES, {package(plugin).name for plugin in PLUGINS}) == []
+
+
+def test_the_sans_io_parts_of_the_core_do_not_import_io():
+    folders = {CORE, CORE / "broker", CORE / "protocol", CORE / "config"}
+    pure = [path for path in CORE_SOURCES if path.parent in folders and path.name != "__main__.py"]
+    assert len(pure) > 10
+    assert breaches(pure, {"scale0_core.io", "scale0_core.client", "scale0_core.cli", "scale0_core.testing"}) == []
+
+
+def test_only_the_plugins_module_imports_stevedore():
+    importing = [name_of(path) for path in TREES if breaches([path], {"stevedore"})]
+    assert importing == ["scale0_core.plugins"]
+
+
+# 6. sizes
+
+LONGEST_MODULE = 750
+MEDIAN_FUNCTION = 13
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_no_module_is_too_long_to_read():
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+    assert {name: count for name, count in lines.items() if count > LONGEST_MODULE} == {}
+
+
+def test_functions_are_short():
+    lengths = [length(node) for path in CORE_SOURCES for node in functions(TREES[path])]
+    assert statistics.median(lengths) <= MEDIAN_FUNCTION
+    assert [count for count in lengths if count > 80] == []
+
+
+# 7. nothing from a peer is run, looked up or unpickled
+
+UNSAFE_MODULES = {
+    "pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "yaml",
+    "xml", "lxml", "xmlrpc", "code", "codeop", "runpy",
+}  # fmt: skip
+"""XML comes from outside through defusedxml, which is not among these."""
+
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+
+LOOKUPS = {
+    ("scale0_core.cli", "_imported"): "the core's own table of commands",
+    ("scale0_core.cli.failures", "as_text"): "a constant of this module",
+    ("scale0_core.cli.plugins", "_hooks"): "the names in hookspecs",
+    ("scale0_core.io.sockets", "open_socket"): "an enum's value, and the options that a plugin's author wrote",
+}
+"""Functions that may look up an attribute by a name that is not written there, and where the name comes from."""
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Give every call with the name of the function it stands in."""
+
+    def walk(node: ast.AST, inside: str) -> Iterator[tuple[str, ast.Call]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = node.name
+        if isinstance(node, ast.Call):
+            yield inside, node
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inside)
+
+    return walk(TREES[path], "")
+
+
+def called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def test_nothing_is_unpickled_and_no_xml_is_parsed_by_an_unhardened_parser():
+    assert breaches(CORE_SOURCES + PLUGIN_SOURCES, UNSAFE_MODULES) == []
+
+
+def test_nothing_is_evaluated():
+    found = [
+        f"{name_of(path)}:{node.lineno} calls {called(node)}"
+        for path in CORE_SOURCES + PLUGIN_SOURCES
+        for _, node in calls(path)
+        if called(node) in UNSAFE_CALLS
+    ]
+    assert found == []
+
+
+def free_lookups() -> dict[tuple[str, str], int]:
+    """Find getattr, setattr, delattr and attrgetter with a name that is not written there."""
+    found = {}
+    for path in CORE_SOURCES + PLUGIN_SOURCES:
+        for inside, node in calls(path):
+            name = node.args[1] if called(node) in ("getattr", "setattr", "delattr") else None
+            if called(node) in ("attrgetter", "methodcaller"):
+                name = node.args[0]
+            if name is not None and not isinstance(name, ast.Constant):
+                found[name_of(path), inside] = node.lineno
+    return found
+
+
+def test_no_attribute_is_looked_up_by_a_name_that_could_come_from_a_peer():
+    found = free_lookups()
+    assert {place: line for place, line in found.items() if place not in LOOKUPS} == {}
+    assert set(LOOKUPS) == set(found), "a place that is no longer there is taken off the list"
+
+
+# packages
+
+
+def project(folder: Path) -> dict[str, Any]:
+    tree: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tree
+
+
+@pytest.mark.parametrize("folder", [CORE, *map(package, PLUGINS)], ids=lambda folder: folder.name)
+def test_every_package_is_typed(folder: Path):
+    assert (folder / "py.typed").exists()
+
+
+def test_versions_move_in_lock_step():
+    assert {scale0_core.__version__} == {project(folder)["version"] for folder in [ROOT, *PLUGINS]}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_a_plugin_asks_for_the_core_it_was_made_with(plugin: Path):
+    major, minor, _ = (int(part) for part in scale0_core.__version__.split("."))
+    assert f"scale0-core>={major}.{minor},<{major}.{minor + 1}" in project(plugin)["dependencies"]
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_every_plugin_has_the_same_shape(plugin: Path):
+    wanted = {"pyproject.toml", "README.md", f"scale0_{plugin.name}", "tests"}
+    assert wanted <= {path.name for path in plugin.iterdir()}
+    assert {"__init__.py", "plugin.py", "py.typed"} <= {path.name for path in package(plugin).iterdir()}
+    assert sources(plugin / "tests")
+    assert (plugin / "README.md").read_text(encoding="utf-8").strip()
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_a_plugin_has_one_stem_in_four_places(plugin: Path):
+    about = project(plugin)
+    stem = plugin.name
+    assert f"scale0-{stem}".replace("_", "-") == about["name"].replace("_", "-")
+    # the name of the entry point is the name in broker.plugins and the name of the table, [plugin.echo]
+    assert {stem: f"scale0_{stem}.plugin"} == about["entry-points"]["scale0.plugins"]
+
+
+def test_every_folder_of_plugins_is_a_distribution():
+    folders = [path for path in (ROOT / "plugins").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
+    assert sorted(folders) == PLUGINS
+
+
+@pytest.mark.parametrize("module", ["scale0_core", "scale0_core.cli", "scale0_core.__main__"])
+def test_the_command_line_starts_without_the_large_modules(module: str):
+    large = ["zmq", "attr", "attrs", "stevedore", "rich", "pluggy", "asyncio"]
+    code = f"import sys, {module}; print(*(name for name in {large} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

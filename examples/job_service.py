@@ -100,7 +100,7 @@ def _answer(peer: bytes, *frames: bytes) -> Send:
 @hookimpl
 def scale0_plugin_info() -> PluginInfo:
     """Describe the plugin."""
-    return PluginInfo(summary="keeps entries in a file", settings=JournalSettings)
+    return PluginInfo(summary="keeps entries in a file", api=(1, 1), settings=JournalSettings)
 
 
 @hookimpl

@@ -40,7 +40,8 @@ def scale0_services(settings: Any, context: BrokerContext) -> Iterable[Service]:
     :param context: the broker's name and folders.
     :return: services without I/O; the core opens their sockets.
 
-    When it is called: once at start, before any socket is open.
+    When it is called: once at start, before any socket is open; also by ``scale0 plugins show`` and ``doctor``, so it
+    must have no effect beyond what it returns.
     Order: the order of names in ``broker.plugins``.
     """
 

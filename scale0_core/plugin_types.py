@@ -18,9 +18,10 @@ class PluginInfo:
     """What a plugin says of itself."""
 
     summary: str
+    api: tuple[int, int]
+    """The lowest and the highest API_VERSION that the plugin works with. It has no default: a plugin must know."""
     settings: type | None = None
     safe_by_default: bool = False
-    api: tuple[int, int] = (API_VERSION, API_VERSION)
 
 
 @attrs.frozen(kw_only=True)

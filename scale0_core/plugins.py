@@ -17,6 +17,7 @@ import pluggy
 from stevedore import NamedExtensionManager
 
 from scale0_core import hookspecs
+from scale0_core.broker.seat import CAUGHT
 from scale0_core.config.structure import nearest, structure
 from scale0_core.errors import (
     Fault,
@@ -112,7 +113,7 @@ class PluginSet:
             self.fail(name, error)
         except pluggy.PluginValidationError as error:
             self.fail(name, _wrong_hook(name, error))
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(name, _raised(name, "scale0_plugin_info", error))
 
     def fail(self, name: str, error: PluginError) -> None:
@@ -145,7 +146,7 @@ class PluginSet:
         try:
             answers = self._caller("scale0_services", name)(settings=settings, context=context)
             services = [service for answer in _listed(answers) for service in answer]
-        except Exception as error:
+        except CAUGHT as error:
             raise _raised(name, "scale0_services", error) from error
         for service in services:
             _check_service(name, service)
@@ -168,7 +169,7 @@ class PluginSet:
         for name in self.plugins:
             try:
                 self._caller(hook, name)(**arguments)
-            except Exception as error:
+            except CAUGHT as error:
                 LOG.error("plugin raised in a hook", plugin=name, hook=hook, error=repr(error))
 
     def _caller(self, hook: str, name: str) -> pluggy.HookCaller:
@@ -233,7 +234,7 @@ class BatchObserver:
             return
         try:
             self.call(report=report)
-        except Exception as error:
+        except CAUGHT as error:
             self._broken.append(repr(error))
             LOG.error("plugin raised in a hook and no longer gets it", plugin=self.name, hook="scale0_batch",
                       error=repr(error))  # fmt: skip
@@ -296,7 +297,7 @@ def _check_settings_class(name: str, settings: type | None) -> None:
     try:
         if settings is not None:
             attrs.resolve_types(settings)
-    except Exception as error:
+    except CAUGHT as error:
         raise PluginContractError(
             name,
             f"plugin {name} has settings that cannot be read",

@@ -32,7 +32,7 @@ class Sleepy:
 
 @hookimpl
 def scale0_plugin_info():
-    return PluginInfo(summary="sleeps in a job")
+    return PluginInfo(summary="sleeps in a job", api=(1, 1))
 
 @hookimpl
 def scale0_services(settings, context):

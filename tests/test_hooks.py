@@ -89,7 +89,7 @@ def test_every_hook_is_used_by_a_real_plugin_of_this_repository(name: str):
 
 # one test for each hook: a plugin that implements it, in a real broker
 
-INFO = PluginInfo(summary="made in a test")
+INFO = PluginInfo(summary="made in a test", api=(1, 1))
 
 
 class Doubler:

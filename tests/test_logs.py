@@ -59,7 +59,7 @@ class Sneaky:
         (b"\xff\x00", "0xff00"), (b"\x1b[31m", "0x1b5b33316d"), (b"a\nb", "0x610a62"),
         (Broken(), "<Broken that cannot be shown: RuntimeError>"),
     ],
-    ids=ascii,
+    ids=lambda value: ascii(value) if isinstance(value, str | bytes) else type(value).__name__,
 )  # fmt: skip
 def test_printable(value: object, text: str):
     assert text == printable(value)

@@ -43,7 +43,7 @@ REPORT = BatchReport(1.0, 0.1, {}, 0, [])
 def module(**hooks: Any) -> types.ModuleType:
     """Make a plugin; functions become hooks, and other values the answer of a hook."""
     made = types.ModuleType("made_in_a_test")
-    hooks.setdefault("scale0_plugin_info", PluginInfo(summary="made in a test"))
+    hooks.setdefault("scale0_plugin_info", PluginInfo(summary="made in a test", api=(1, 1)))
     for name, value in hooks.items():
         setattr(made, name, hookimpl(value if callable(value) else lambda value=value: value))
     return made
@@ -104,7 +104,7 @@ def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def test_a_good_plugin_is_taken():
-    info = PluginInfo(summary="good", safe_by_default=True)
+    info = PluginInfo(summary="good", api=(1, 1), safe_by_default=True)
     good = module(scale0_plugin_info=info)
     plugins = plugin_set(good=good)
     assert ({}, good, info) == (plugins.failures, plugins.plugins["good"].module, plugins.plugins["good"].info)
@@ -133,9 +133,7 @@ def test_a_plugin_that_raises_when_asked():
     assert list(plugins.plugins) == ["good"]
 
 
-@pytest.mark.parametrize(
-    ("hook", "meant"), [("scale0_servces", "scale0_services"), ("scale0_start", "scale0_started")]
-)
+@pytest.mark.parametrize(("hook", "meant"), [("scale0_servces", "scale0_services"), ("scale0_start", "scale0_started")])
 def test_a_misspelt_hook_is_told_with_the_nearest_name(hook: str, meant: str):
     plugins = plugin_set(typo=module(**{hook: lambda: None}), good=module())
     problem = failure_of(plugins, "typo", PluginContractError).problem
@@ -189,7 +187,7 @@ class Unresolved:
 
 @pytest.mark.parametrize("cls", [NotAttrs, Unresolved])
 def test_a_plugin_whose_settings_no_table_could_be_read_into(cls: type):
-    plugins = plugin_set(odd=module(scale0_plugin_info=PluginInfo(summary="x", settings=cls)))
+    plugins = plugin_set(odd=module(scale0_plugin_info=PluginInfo(summary="x", api=(1, 1), settings=cls)))
     assert "settings that cannot be read" in failure_of(plugins, "odd", PluginContractError).problem.what
 
 
@@ -216,8 +214,8 @@ class TwoSettings:
 
 def test_the_tables_of_several_plugins_are_read_and_all_faults_told_at_once():
     plugins = plugin_set(
-        one=module(scale0_plugin_info=PluginInfo(summary="1", settings=OneSettings)),
-        two=module(scale0_plugin_info=PluginInfo(summary="2", settings=TwoSettings)),
+        one=module(scale0_plugin_info=PluginInfo(summary="1", api=(1, 1), settings=OneSettings)),
+        two=module(scale0_plugin_info=PluginInfo(summary="2", api=(1, 1), settings=TwoSettings)),
         bare=module(),
     )
     _, faults = plugins.settings({"one": {"size": 0, "sise": 1}, "bare": {"x": 1}, "unknown": {"y": 1}})
@@ -310,7 +308,7 @@ def test_hooks_are_called_in_the_order_of_the_plugins():
     names = ["m", "z", "a", "k"]
     plugins = plugin_set(**{
         name: module(
-            scale0_plugin_info=lambda name=name: order.append(f"info {name}") or PluginInfo(summary="x"),
+            scale0_plugin_info=lambda name=name: order.append(f"info {name}") or PluginInfo(summary="x", api=(1, 1)),
             scale0_started=lambda name=name: order.append(f"started {name}"),
             scale0_stopping=lambda name=name: order.append(f"stopping {name}"),
             scale0_batch=lambda name=name: order.append(f"batch {name}"),
@@ -405,7 +403,7 @@ from scale0_core.api import PluginInfo, hookimpl
 
 @hookimpl
 def scale0_plugin_info():
-    return PluginInfo(summary="good")
+    return PluginInfo(summary="good", api=(1, 1))
 """
 SAFE = GOOD.replace('"good"', '"good", safe_by_default=True')
 
@@ -543,13 +541,13 @@ class Service:
 
 @hookimpl
 def scale0_plugin_info():
-    return PluginInfo(summary="made in a test")
+    return PluginInfo(summary="made in a test", api=(1, 1))
 
 @hookimpl
 def scale0_services(settings, context):
     return [Service(context.address("ipc://{{runtime}}/{name}"))]
 """
-WRONG_VERSION = GOOD.replace('"good"', f'"good", api=({API_VERSION + 1}, {API_VERSION + 1})')
+WRONG_VERSION = GOOD.replace("api=(1, 1)", f"api=({API_VERSION + 1}, {API_VERSION + 1})")
 RAISES_AT_START = GOOD + "\n@hookimpl\ndef scale0_services():\n    raise ValueError('on purpose')\n"
 RAISES_ON_A_MESSAGE = SERVICE.format(name="raiser", receive="raise ValueError('on purpose')")
 SLOW = SERVICE.format(name="slow", receive="end = time.monotonic() + 0.03\n        while time.monotonic() < end: pass")

@@ -9,7 +9,7 @@ from collections import Counter
 
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
-from scale0_core.plugin_types import BatchReport, PluginInfo, RunningBroker
+from scale0_core.plugin_types import API_VERSION, BatchReport, PluginInfo, RunningBroker
 
 LOG = get_logger("broker")
 
@@ -27,7 +27,7 @@ class Reporter:
     @hookimpl
     def scale0_plugin_info(self) -> PluginInfo:
         """Describe the reporter."""
-        return PluginInfo(summary="logs addresses, failed sends and totals", safe_by_default=True)
+        return PluginInfo(summary="logs addresses, failed sends and totals", api=(API_VERSION, API_VERSION))
 
     @hookimpl
     def scale0_started(self, broker: RunningBroker) -> None:

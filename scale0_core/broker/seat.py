@@ -32,6 +32,9 @@ from scale0_core.service import (
 STUCK_PAUSE = 0.1
 """Seconds until a service whose deadline did not move is asked again."""
 
+CAUGHT = (Exception, SystemExit)
+"""What a service may raise without ending the broker: a call of sys.exit() in a library is no reason either."""
+
 MALFORMED = "malformed"
 """The reason of a send that was not (socket name, tuple of frames)."""
 
@@ -47,7 +50,7 @@ class SeatLimits:
 
 @attrs.define
 class SeatCounts:
-    """What happened at one seat since the start. Nothing is lost without showing up here."""
+    """What happened at one seat since the start. What the core could not deliver or take shows up here."""
 
     received: int = 0
     sent: int = 0
@@ -96,7 +99,7 @@ class Seat:
                 for frames in pending:
                     collect(receive(socket, frames, now))
                 return
-            except Exception as error:
+            except CAUGHT as error:
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
@@ -111,7 +114,7 @@ class Seat:
             if math.isnan(due):
                 raise ServiceFaultError(f"the deadline of service {self.service.name} is not a number")
             return max(due, self._not_before)
-        except Exception as error:
+        except CAUGHT as error:
             self._not_before = self._now + STUCK_PAUSE
             self._failed("next_deadline", error, self._now)
             return self._not_before
@@ -130,7 +133,7 @@ class Seat:
                     f"the deadline of service {self.service.name} did not move",
                     f"it is {moved} after on_deadline({now})",
                 )
-        except Exception as error:
+        except CAUGHT as error:
             self._not_before = now + STUCK_PAUSE
             self._failed("on_deadline", error, now)
 
@@ -171,14 +174,14 @@ class Seat:
     def _guarded(self, where: str, now: float, call: Callable[..., Iterable[Effect]], *arguments: object) -> None:
         try:
             self._collect(call(*arguments))
-        except Exception as error:
+        except CAUGHT as error:
             self._failed(where, error, now)
 
     def _drop(self, reason: str, count: int) -> None:
         if count:
             self.counts.dropped[reason] += count
 
-    def _failed(self, where: str, error: Exception, now: float) -> None:
+    def _failed(self, where: str, error: BaseException, now: float) -> None:
         """Count an exception, log the first of its kind, and quarantine the service when its budget is used up."""
         self.counts.errors += 1
         kind = f"{where} {type(error).__name__} {_place(error)}"

@@ -80,7 +80,7 @@ def look_at_wire(found: Survey) -> Iterator[Check]:
     from scale0_core.io.wire import native_problem
 
     asked, problem = found.core.wire.implementation, native_problem()
-    compiler = "reinstall scale0-core where a C compiler is at hand: the native wire takes a third of the CPU"
+    compiler = "reinstall scale0-core where a C compiler is at hand: the pure wire takes several times the CPU"
     if asked == "native" and problem:
         yield Check("wire", WRONG, f"native is asked for, but: {problem}", f"{compiler}; or set it to auto")
     elif asked == "pure":

@@ -198,8 +198,20 @@ def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:
     """Make the folder for sockets, and insist that it is its owner's alone."""
     runtime = Path(context.runtime_dir)
     for folder in (runtime,) if broker.runtime_dir else (runtime.parent, runtime):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        _make_folder(folder)
         _check_private(folder)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise AddressError(
+            f"the folder {folder} cannot be made",
+            error.strerror or str(error),
+            "the broker has no place for its sockets",
+            "make the folder above it, or set broker.runtime_dir to another one",
+        ) from error
 
 
 def _check_private(folder: Path) -> None:

@@ -130,8 +130,10 @@ class Loop:
         if self.clock.stalled:
             LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
         received = self._receive(ready, now)
+        before = self.clock.now()
         for station in self.stations:
             station.seat.on_deadline(now)
+            before = self._watch(station, before)
         self._flush(now, received)
 
     def finish(self, seconds: float) -> int:
@@ -193,11 +195,15 @@ class Loop:
                 continue
             station.seat.receive(name, messages, now)
             received[station.seat.service.name] = received.get(station.seat.service.name, 0) + len(messages)
-            after = self.clock.now()
-            if after - before > self.limits.slow_call_ms / 1000:
-                self._slow(station, after, after - before, len(messages))
-            before = after
+            before = self._watch(station, before, len(messages))
         return received
+
+    def _watch(self, station: Station, before: float, messages: int = 0) -> float:
+        """Tell of a service that has held the loop since ``before`` for too long; give the time now."""
+        now = self.clock.now()
+        if now - before > self.limits.slow_call_ms / 1000:
+            self._slow(station, now, now - before, messages)
+        return now
 
     def _slow(self, station: Station, now: float, seconds: float, messages: int) -> None:
         station.seat.counts.slow += 1
@@ -225,7 +231,7 @@ class Loop:
                 sent += len(sends) - len(failures)
                 failed.extend((seat.service.name, failure) for failure in failures)
             while (batch := seat.jobs.take()) is not None:
-                self._start_jobs(seat, batch)
+                self._start_jobs(station, batch)
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
@@ -234,17 +240,18 @@ class Loop:
             for observe in self.observers:
                 observe(report)
 
-    def _start_jobs(self, seat: Seat, batch: list[Job]) -> None:
+    def _start_jobs(self, station: Station, batch: list[Job]) -> None:
         def done(results: list[JobResult]) -> None:
-            self.call(lambda: self._jobs_done(seat, batch, results))
+            self.call(lambda: self._jobs_done(station, batch, results))
 
         self._jobs.start(batch, done)
 
-    def _jobs_done(self, seat: Seat, batch: list[Job], results: list[JobResult]) -> None:
+    def _jobs_done(self, station: Station, batch: list[Job], results: list[JobResult]) -> None:
         now = self.clock.now()
-        seat.jobs.finished(batch)
+        station.seat.jobs.finished(batch)
         for result in results:
-            seat.job_done(result, now)
+            station.seat.job_done(result, now)
+        self._watch(station, now)
 
 
 def _failure(send: object, reason: str) -> SendFailure:

@@ -52,7 +52,7 @@ class StrictSeat(Seat):
             raise ServiceFaultError(what, f"its function is {job.function!r}")
         self.jobs.add(job)
 
-    def _failed(self, where: str, error: Exception, now: float) -> NoReturn:
+    def _failed(self, where: str, error: BaseException, now: float) -> NoReturn:
         self.counts.errors += 1
         raise error
 

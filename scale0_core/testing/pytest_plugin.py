@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def scale0_broker() -> Iterator[BrokerStarter]:
-    """Real brokers for a test; ``broker = scale0_broker(["echo"])`` starts one, and all end with the test."""
+    """Start real brokers for a test; all of them end with it.
+
+    ``broker = scale0_broker(["echo"])`` starts one; ``broker.address("echo", "requests")`` is where it answers.
+    """
     # imported late, so that pytest runs that use no broker do not pay for zmq
     from scale0_core.testing.broker import BrokerStarter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.broker.jobs import JobQueue, run_batch
+from scale0_core.io.jobs import JobThreads
 from scale0_core.service import Job, JobResult
 
 
@@ -134,6 +136,11 @@ def test_a_group_ends_where_something_else_stands_in_the_row(between: Job):
     assert taken == [[0], [1], [2]]
 
 
+def test_a_single_job_takes_no_grouped_one_with_it_even_if_they_share_a_function():
+    queue = queue_of(job("a", 0, function=many), job("a", 1, grouped=True))
+    assert [numbers(queue.take()), queue.take()] == [[0], None]
+
+
 def test_bound_methods_are_grouped_although_each_look_makes_a_new_one():
     class Disk:
         def sync(self, arguments: list[Any]) -> list[Any]:
@@ -205,6 +212,24 @@ def test_a_group_that_returns_a_wrong_count_has_failed(values: list[int]):
 def test_a_group_that_returns_no_list_has_failed(values: object):
     results = run_batch([job("a", n, function=lambda _: values, grouped=True) for n in (1, 2)])
     assert [TypeError, TypeError] == [type(result.error) for result in results]
+
+
+# threads
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), OSError("disk full")])
+def test_a_job_that_wants_to_end_its_thread_is_a_result_and_the_thread_goes_on(error: BaseException):
+    def fail(_: Any) -> Any:
+        raise error
+
+    results: SimpleQueue[list[JobResult]] = SimpleQueue()
+    threads = JobThreads(1)
+    threads.start([job("a", 1, function=fail), job("a", 2, function=fail)], results.put)
+    threads.start([job("b", 3)], results.put)
+    threads.close()
+    expected = [JobResult(("token", 1), None, error), JobResult(("token", 2), None, error)]
+    assert expected == results.get(timeout=10)
+    assert [JobResult(("token", 3), 6)] == results.get(timeout=10)
 
 
 # everything at once

@@ -442,3 +442,13 @@ def test_a_malformed_send_is_an_error_of_the_service_and_not_handed_back(log: py
     assert "service plain returned a malformed send" in fields(log)["error"]
     seat.sent(1, [SendFailure("?", (), MALFORMED)], 7.0)
     assert seat.quarantined
+
+
+def test_a_service_that_calls_exit_does_not_end_the_broker():
+    class Quits(Plain):
+        def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Any]:
+            raise SystemExit(3)
+
+    seat = Seat(Quits())
+    seat.receive("front", [A], 0.0)
+    assert seat.counts.errors == 1

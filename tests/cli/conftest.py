@@ -85,7 +85,7 @@ from scale0_core.api import PluginInfo, hookimpl
 
 @hookimpl
 def scale0_plugin_info():
-    return PluginInfo(summary="made by a test")
+    return PluginInfo(summary="made by a test", api=(1, 1))
 """
 
 

@@ -165,9 +165,7 @@ def test_req_to_router_shows_the_delimiter():
 def test_req_and_rep_take_turns():
     silent = Probe(kind="REP", bind=[HUB])
     req = Probe((1.0, (b"1",)), (1.5, (b"2",)), kind="REQ", connect=[HUB])
-    relaxed = Probe(
-        (1.1, (b"3",)), (1.6, (b"4",)), kind="REQ", connect=[HUB], options={"REQ_RELAXED": 1}
-    )
+    relaxed = Probe((1.1, (b"3",)), (1.6, (b"4",)), kind="REQ", connect=[HUB], options={"REQ_RELAXED": 1})
     net = network(silent=silent, req=req, relaxed=relaxed)
     net.run(2)
     assert req.returned == [((b"2",), "EFSM")]
@@ -268,9 +266,7 @@ def test_a_message_over_the_limit_is_dropped_and_counted():
 
 def test_req_takes_an_answer_only_from_the_peer_it_asked_last():
     one, two = Probe(kind="ROUTER", bind=[HUB]), Probe(kind="ROUTER", bind=[SECOND])
-    req = Probe(
-        (1.0, (b"first",)), (1.5, (b"second",)), kind="REQ", connect=[HUB, SECOND], options={"REQ_RELAXED": 1}
-    )
+    req = Probe((1.0, (b"first",)), (1.5, (b"second",)), kind="REQ", connect=[HUB, SECOND], options={"REQ_RELAXED": 1})
     net = network(one=one, two=two, req=req)
     net.run(2)
     for name, probe in (("one", one), ("two", two)):

@@ -12,6 +12,7 @@ def scale0_plugin_info() -> PluginInfo:
     """Describe the plugin."""
     return PluginInfo(
         summary="sends back what it gets, at once, later, or as a digest",
+        api=(1, 1),
         settings=EchoSettings,
         safe_by_default=True,
     )

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import zmq
 
@@ -47,21 +47,26 @@ class NotMeasured(Exception):  # noqa: N818  this is an answer, not a fault
 # --- the wire conversation ----------------------------------------------------------------------------------
 
 
+ID = b"@id"
+
+
 @dataclass(frozen=True)
 class Conversation:
     """What a request and its reply look like at the client.
 
-    ``frames`` are the request's fixed frames, with None where the body stands. ``reply_body`` says which of
-    the ``reply_frames`` frames of the reply is that body again.
+    ``frames`` are the request's fixed frames, with None where the body stands, and ``ID`` where a number of the
+    request's own stands. ``reply_body`` says which of the ``reply_frames`` frames of the reply is that body again,
+    ``reply_id`` which is the number.
     """
 
     frames: tuple[bytes | None, ...]
     reply_frames: int
     reply_body: int
+    reply_id: int = 0
 
     def request(self, body: bytes) -> list[bytes]:
         """Return the frames of one request."""
-        return [body if frame is None else frame for frame in self.frames]
+        return [body if frame is None else body[:8] if frame == ID else frame for frame in self.frames]
 
     def arguments(self, body_size: int) -> list[str]:
         """Return what the C programs must be told."""
@@ -70,6 +75,7 @@ class Conversation:
             "--body-size": body_size,
             "--reply-frames": self.reply_frames,
             "--reply-body": self.reply_body,
+            "--reply-id": self.reply_id,
         }
         return [
             *(argument for frame in frames for argument in ("--frame", frame)),
@@ -78,6 +84,8 @@ class Conversation:
 
 
 ECHO = Conversation(frames=(b"ECHO", b"", None), reply_frames=1, reply_body=0)
+TASK = Conversation(frames=(b"S0C01", b"TASK", b"", b"echo", ID, None), reply_frames=6, reply_body=5, reply_id=4)
+"""A task of the Scale0 protocol for the service echo."""
 
 
 # --- the C programs -----------------------------------------------------------------------------------------
@@ -248,13 +256,21 @@ def bench_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def write_broker_toml(path: Path, wire: str, endpoint: str) -> None:
-    """Write the configuration of a broker with the echo plugin and nothing else."""
-    # a JSON string is a TOML string too
-    path.write_text(
-        f'[broker]\nplugins = ["echo"]\n\n[wire]\nimplementation = {json.dumps(wire)}\n\n'
-        f"[plugin.echo]\nbind = [{json.dumps(endpoint)}]\n"
-    )
+def write_broker_toml(path: Path, wire: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write a broker's configuration; whatever the broker keeps lies beside it."""
+    own = {
+        "broker": {
+            "plugins": [name.removeprefix("plugin.") for name in tables if name.startswith("plugin.")],
+            "runtime_dir": str(path.with_suffix(".run")),
+            "data_dir": str(path.with_suffix(".data")),
+        },
+        "wire": {"implementation": wire},
+    }
+    lines: list[str] = []
+    for name, table in {**own, **tables}.items():
+        # JSON's texts, numbers and lists are TOML too
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
+    path.write_text("\n".join(lines))
 
 
 def broker_command(configuration: Path) -> list[str]:
@@ -268,8 +284,37 @@ def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None
     name = f"broker-{wire}-{uuid.uuid4().hex[:6]}"
     endpoint = endpoint or f"ipc://{folder}/{name}"
     configuration = folder / f"{name}.toml"
-    write_broker_toml(configuration, wire, endpoint)
+    write_broker_toml(configuration, wire, {"plugin.echo": {"bind": [endpoint]}})
     return Server(name, broker_command(configuration), endpoint, folder)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where a broker of the Scale0 protocol is reached."""
+
+    frontend: str
+    backend: str
+    management: str
+
+
+def start_network_broker(folder: Path, wire: str = "native", **network: object) -> tuple[Server, Addresses]:
+    """Start a real broker without plugins, for clients and workers; ``network`` is its table [network]."""
+    name = f"network-{wire}-{uuid.uuid4().hex[:6]}"
+    configuration = folder / f"{name}.toml"
+    addresses = Addresses(
+        f"ipc://{folder}/{name}.f", f"ipc://{folder}/{name}.b", f"ipc://{configuration.with_suffix('.run')}/management"
+    )
+    ports = {"frontend_port": addresses.frontend, "backend_port": addresses.backend}
+    write_broker_toml(configuration, wire, {"network": {**ports, **network}})
+    return Server(name, broker_command(configuration), addresses.frontend, folder), addresses
+
+
+def start_multipart_task_broker(folder: Path) -> tuple[Server, Addresses]:
+    """Start the baseline of a broker in Python; it has no management."""
+    name = f"multipart-{uuid.uuid4().hex[:6]}"
+    addresses = Addresses(f"ipc://{folder}/{name}.f", f"ipc://{folder}/{name}.b", "")
+    command = [sys.executable, str(HERE / "multipart_task_broker.py"), addresses.frontend, addresses.backend]
+    return Server(name, command, addresses.frontend, folder), addresses
 
 
 def start_multipart_server(folder: Path) -> Server:
@@ -287,6 +332,69 @@ def start_c_server(folder: Path) -> Server:
 def native_wire_exists() -> bool:
     """Tell whether the core was installed with its C extension."""
     return importlib.util.find_spec("scale0_core.io._wire") is not None
+
+
+# --- peers --------------------------------------------------------------------------------------------------
+
+
+class NativePeers:
+    """A C program that plays many peers of a server.
+
+    It prints a line of JSON when all are connected and goes on until its stdin is closed; then it may print another.
+    Leaving the ``with`` block ends it.
+    """
+
+    def __init__(self, program: str, server: Server, options: Mapping[str, object], *more: str) -> None:
+        path, library = native_command(program)
+        command = [path, "--library", library, *(str(part) for option in options.items() for part in option), *more]
+        self._server, self._program = server, program
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            self.ready = self._line()
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            raise
+
+    def __enter__(self) -> NativePeers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def finish(self) -> dict[str, float]:
+        """Have the program end; return what it has to say."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None
+        return self._line()
+
+    def check_alive(self) -> None:
+        """Raise BenchError when the program has ended."""
+        if self._process.poll() is not None:
+            self._fail()
+
+    def _line(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()  # comes, or ends, within the program's own time limit
+        if not line:
+            self._fail()
+        said: dict[str, float] = json.loads(line)
+        return said
+
+    def _fail(self) -> NoReturn:
+        assert self._process.stderr is not None
+        self._server.check_alive()
+        reason = self._process.stderr.readline().strip()
+        raise BenchError(f"{self._program} at {self._server.name}: {reason}\n{self._server.log()}")
 
 
 # --- load ---------------------------------------------------------------------------------------------------

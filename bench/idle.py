@@ -7,27 +7,23 @@ core turns on ZeroMQ's heartbeats, so CPU is measured over whole intervals of th
 from __future__ import annotations
 
 import argparse
-import json
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness import (
     ECHO,
-    BenchError,
     Figures,
+    NativePeers,
     Report,
     Server,
     Target,
     bench_folder,
     make_parser,
     memory_kb,
-    native_command,
     print_table,
     run_bench,
     show,
@@ -48,27 +44,10 @@ TARGETS = (
 )
 
 
-@contextmanager
-def idle_clients(server: Server, count: int, time_limit: float) -> Iterator[float]:
-    """Keep clients connected inside the ``with`` block; gives the seconds it took to connect them."""
-    program, libzmq = native_command("idle")
-    command = [program, "--library", libzmq, "--endpoint", server.endpoint, "--count", str(count)]
-    command += ["--time-limit", str(time_limit), *ECHO.arguments(body_size=100)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()  # comes, or ends, within the time limit
-            if not line:
-                server.check_alive()
-                raise BenchError(f"{count} clients could not connect to {server.name}:\n{server.log()}")
-            yield float(json.loads(line)["seconds"])
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+def idle_clients(server: Server, count: int, time_limit: float) -> NativePeers:
+    """Keep clients connected inside the ``with`` block."""
+    options = {"--endpoint": server.endpoint, "--count": count, "--time-limit": time_limit}
+    return NativePeers("idle", server, options, *ECHO.arguments(body_size=100))
 
 
 def free_tcp_endpoint() -> str:
@@ -83,7 +62,7 @@ def measure_transport(folder: Path, endpoint: str | None, clients: int, seconds:
     with start_broker(folder, "auto", endpoint) as broker:
         broker.await_echo()
         before_rss, before_pss = memory_kb(broker.pid)
-        with idle_clients(broker, clients, time_limit=seconds + 120) as connecting:
+        with idle_clients(broker, clients, time_limit=seconds + 120) as clients_there:
             time.sleep(SETTLE_SECONDS)
             rss, pss = memory_kb(broker.pid)
             cpu, start = broker.cpu_seconds(), time.perf_counter()
@@ -95,7 +74,7 @@ def measure_transport(folder: Path, endpoint: str | None, clients: int, seconds:
             "kb_per_client": round((rss - before_rss) / clients, 2),
             "kb_per_client_pss": round((pss - before_pss) / clients, 2),
             "idle_cpu_percent": round(percent, 3),
-            "connect_seconds": connecting,
+            "connect_seconds": clients_there.ready["seconds"],
             "rss_before_kb": before_rss,
             "rss_kb": rss,
         }

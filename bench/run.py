@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results.md"
-BENCHES = ("wire.py", "startup.py", "idle.py", "robust.py")
+BENCHES = ("wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "robust.py")
 
 HEADING = """# Results
 

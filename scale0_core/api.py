@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from scale0_core.config.settings import setting
-from scale0_core.errors import Problem, Scale0Error
+from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
+from scale0_core.config.fields import setting
+from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
+from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
+from scale0_core.config.formats import Format
+from scale0_core.config.tree import Node
+from scale0_core.errors import FormatError, Problem, Scale0Error
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
@@ -16,6 +21,7 @@ from scale0_core.service import (
     Job,
     JobResult,
     LaterResults,
+    PeerWatcher,
     Send,
     SendFailure,
     Service,
@@ -26,23 +32,34 @@ from scale0_core.service import (
 __all__ = [
     "API_VERSION",
     "KIB",
+    "MAX_CONFIG_BYTES",
+    "MAX_CONFIG_DEPTH",
     "MIB",
     "BatchReport",
     "BrokerContext",
+    "Change",
     "Effect",
     "Endpoint",
+    "Format",
+    "FormatError",
     "Frames",
     "Job",
     "JobResult",
     "LaterResults",
     "Logger",
+    "Node",
+    "PeerWatcher",
     "PluginInfo",
     "Problem",
+    "Provider",
+    "ProviderKind",
+    "Registry",
     "RunningBroker",
     "Scale0Error",
     "Send",
     "SendFailure",
     "Service",
+    "ServiceStats",
     "SocketKind",
     "Undelivered",
     "get_logger",

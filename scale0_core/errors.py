@@ -11,10 +11,13 @@
     ├── TimedOutError            no answer came in time (75)
     ├── WireMissingError         the wire that was asked for is not there (78)
     ├── ConfigError              broker.toml or a setting is wrong; holds all the faults found (78)
+    │   └── ConfigDataError          a configuration that was handed in is wrong (65)
+    ├── FormatError              a text is not what its format allows, or a format cannot express a value (65)
     ├── NameTakenError           a broker of this name runs already (69)
     ├── AddressError             a socket could not be opened (69)
     ├── PluginError              a plugin cannot be used
     │   ├── PluginMissingError       no such plugin is installed
+    │   │   └── FormatMissingError       no plugin for this type of configuration (415 in the protocol)
     │   ├── PluginImportError        its module cannot be imported
     │   ├── PluginContractError      it does not keep to the plugin interface
     │   ├── PluginVersionError       it wants another API_VERSION
@@ -135,6 +138,31 @@ class ConfigError(Scale0Error):
         self.faults = faults
 
 
+class ConfigDataError(ConfigError):
+    """A configuration that was handed in, to be converted or applied, is wrong; ``faults`` holds all that was found."""
+
+    exit_code = Exit.DATA
+
+    def __init__(self, source: str, faults: tuple[Fault, ...], consequence: str, remedy: str) -> None:
+        super().__init__(source, faults)
+        self.problem = attrs.evolve(self.problem, consequence=consequence, remedy=remedy)
+        self.args = (str(self.problem),)
+
+
+class FormatError(Scale0Error, ValueError):
+    """A text is not what its format allows, or a format cannot express a value; ``line`` is None when not known."""
+
+    exit_code = Exit.DATA
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        place = "" if line is None else f"line {line}: "
+        super().__init__(
+            f"{place}{reason}", "", "no part of the configuration is taken", "mend the place named, then try again"
+        )
+        self.reason = reason
+        self.line = line
+
+
 class NameTakenError(Scale0Error):
     """A broker of this name runs already on this machine."""
 
@@ -159,6 +187,22 @@ class PluginError(Scale0Error):
 
 class PluginMissingError(PluginError):
     """No plugin of that name is installed."""
+
+
+class FormatMissingError(PluginMissingError):
+    """No plugin for this type of configuration is installed; ``offered`` lists the types that are."""
+
+    def __init__(self, name: str, offered: tuple[str, ...]) -> None:
+        plugin = f"config_{name.lower()}"
+        install = f", or pip install scale0-config-{name.lower()}" if name in ("JSON", "XML", "ZFL") else ""
+        super().__init__(
+            plugin,
+            f"configurations of the type {name} are not offered",
+            f"installed: {', '.join(offered)}" if offered else "no plugin for a type of configuration is installed",
+            "nothing was read or written",
+            f"ask for one of those that are installed{install}",
+        )
+        self.offered = offered
 
 
 class PluginImportError(PluginError):

@@ -94,9 +94,9 @@ class TextFormatter(logging.Formatter):
             printable(record.getMessage(), LONGEST_LINE),
             *(f"{printable(key)}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD),
         ]
-        trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
+        trace = _trace(self, record, fields)
         # indented, so that no line of it can pass for a line of the log
-        return " ".join(line) + "".join(f"\n    {part}" for part in (_lines(str(trace)) if trace else ()))
+        return " ".join(line) + "".join(f"\n    {part}" for part in (_lines(trace) if trace else ()))
 
 
 class JsonFormatter(logging.Formatter):
@@ -114,10 +114,17 @@ class JsonFormatter(logging.Formatter):
         for key, value in fields.items():
             # a field of the same name as one of the four does not hide it
             entry[f"{key}_" if key in entry else printable(key)] = _plain(value)
-        trace = fields.get(TRACE_FIELD) or (self.formatException(record.exc_info) if record.exc_info else "")
+        trace = _trace(self, record, fields)
         if trace:
-            entry[TRACE_FIELD] = "\n".join(_lines(str(trace)))
+            entry[TRACE_FIELD] = "\n".join(_lines(trace))
         return json.dumps(entry, ensure_ascii=False, allow_nan=False)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
+    trace = fields.get(TRACE_FIELD)
+    if trace is None:
+        return formatter.formatException(record.exc_info) if record.exc_info else ""
+    return trace if isinstance(trace, str) else printable(trace)
 
 
 def _quoted(value: object) -> str:

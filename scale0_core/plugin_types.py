@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from scale0_core.broker.registry import Registry
 from scale0_core.broker.seat import SeatCounts
 from scale0_core.service import SendFailure
 
@@ -31,6 +32,7 @@ class BrokerContext:
     name: str
     runtime_dir: str
     data_dir: str
+    registry: Registry = attrs.field(factory=Registry, eq=False)
 
     def address(self, template: str) -> str:
         """Fill ``{name}`` and ``{runtime}`` in an address, as in ``ipc://{runtime}/echo``."""

@@ -18,9 +18,11 @@ from stevedore import NamedExtensionManager
 
 from scale0_core import hookspecs
 from scale0_core.broker.seat import CAUGHT
+from scale0_core.config.formats import Format
 from scale0_core.config.structure import nearest, structure
 from scale0_core.errors import (
     Fault,
+    FormatMissingError,
     PluginContractError,
     PluginError,
     PluginImportError,
@@ -33,6 +35,7 @@ from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, Pl
 from scale0_core.service import Service
 
 GROUP = "scale0.plugins"
+FORMATS = "scale0.formats"
 LOG = get_logger("plugins")
 
 LEFT_OUT = "the broker runs without it"
@@ -78,6 +81,26 @@ def duplicate_names() -> list[str]:
     """Give the names under which more than one distribution offers a plugin."""
     offers = {(entry.name, entry.value) for entry in metadata.entry_points(group=GROUP)}
     return sorted(name for name, count in Counter(name for name, _ in offers).items() if count > 1)
+
+
+def installed_formats() -> list[str]:
+    """Find the types of configurations for which a plugin is installed, without importing any."""
+    return sorted({entry.name for entry in metadata.entry_points(group=FORMATS)})
+
+
+def load_format(name: str) -> Format:
+    """Load the plugin for a type of configurations, such as ``JSON``. Do it once: it looks at all that is installed.
+
+    Raises a FormatMissingError, which lists the types that are there, or another PluginError.
+    """
+    _quiet_stevedore()
+    wanted = name.upper()
+    try:
+        return _checked_format(wanted, _load_entry(FORMATS, wanted))
+    except _LoadError as failure:
+        raise _format_failed(failure.entry, failure.error) from failure.error
+    except _NoEntryError:
+        raise FormatMissingError(wanted, tuple(installed_formats())) from None
 
 
 class PluginSet:
@@ -190,34 +213,13 @@ class PluginSet:
         return modules
 
     def _import_one(self, name: str) -> Any:
-        """Import a plugin by stevedore; past its cache on disk when that does not know what was installed just now."""
-        stale = ""
         try:
-            found: NamedExtensionManager[Any] = NamedExtensionManager(
-                GROUP, names=[name], on_load_failure_callback=_reraise, on_missing_entrypoints_callback=_ignore
-            )
-            for extension in found:
-                return extension.plugin
+            return _load_entry(GROUP, name)
         except _LoadError as failure:
-            stale, error = failure.entry.value, failure.error
-            self.failures[name] = _import_failed(failure.entry, error)
-        except (AssertionError, SystemExit) as error:  # stevedore hands these through, and they are the plugin's own
-            self.failures[name] = _import_failed(metadata.EntryPoint(name, _value_of(name), GROUP), error)
-            return None
-        for entry in metadata.entry_points(group=GROUP, name=name):
-            return None if entry.value == stale else self._import_uncached(entry)
-        if not stale:
+            self.failures[name] = _import_failed(failure.entry, failure.error)
+        except _NoEntryError:
             self.failures[name] = _missing(name)
         return None
-
-    def _import_uncached(self, entry: metadata.EntryPoint) -> Any:
-        try:
-            module = entry.load()
-        except (Exception, SystemExit) as error:
-            self.failures[entry.name] = _import_failed(entry, error)
-            return None
-        self.failures.pop(entry.name, None)
-        return module
 
 
 @attrs.frozen
@@ -245,6 +247,37 @@ def _quiet_stevedore() -> None:
     logging.getLogger("stevedore").setLevel(logging.CRITICAL)
 
 
+def _load_entry(group: str, name: str) -> Any:
+    """Import what an entry point names by stevedore; past its cache on disk when that does not know of a change."""
+    failed: _LoadError | None = None
+    try:
+        found: NamedExtensionManager[Any] = NamedExtensionManager(
+            group, names=[name], on_load_failure_callback=_reraise, on_missing_entrypoints_callback=_ignore
+        )
+        for extension in found:
+            return extension.plugin
+    except _LoadError as failure:
+        failed = failure
+    except (AssertionError, SystemExit) as error:  # stevedore hands these through, and they are the plugin's own
+        raise _LoadError(metadata.EntryPoint(name, _value_of(group, name), group), error) from error
+    for entry in metadata.entry_points(group=group, name=name):
+        if failed is None or entry.value != failed.entry.value:
+            return _load_uncached(entry)
+        break
+    raise failed or _NoEntryError(name)
+
+
+def _load_uncached(entry: metadata.EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (Exception, SystemExit) as error:
+        raise _LoadError(entry, error) from error
+
+
+class _NoEntryError(Exception):
+    """Nothing of that name is installed."""
+
+
 class _LoadError(Exception):
     """Carries a failed import out of stevedore, which would only log it."""
 
@@ -262,8 +295,8 @@ def _ignore(_: object) -> None:
     """Leave a missing name to the look past the cache."""
 
 
-def _value_of(name: str) -> str:
-    return next((entry.value for entry in metadata.entry_points(group=GROUP, name=name)), name)
+def _value_of(group: str, name: str) -> str:
+    return next((entry.value for entry in metadata.entry_points(group=group, name=name)), name)
 
 
 def _listed(answers: Iterable[Iterable[Service] | None]) -> list[Iterable[Service]]:
@@ -320,6 +353,34 @@ def _check_service(name: str, service: object) -> None:
             LEFT_OUT,
             "see scale0_core.api.Service for what a service has",
         )
+
+
+NO_FORMAT = "configurations of this type are neither read nor written"
+
+
+def _checked_format(name: str, found: Any) -> Format:
+    whole = callable(getattr(found, "read", None)) and callable(getattr(found, "write", None))
+    if not whole or getattr(found, "name", None) != name:
+        raise PluginContractError(
+            f"config_{name.lower()}",
+            f"what is installed for the type {name} is no format",
+            f"{type(found).__name__} must have the name {name}, and the functions read and write",
+            NO_FORMAT,
+            "see scale0_core.api.Format for what a format has",
+        )
+    checked: Format = found
+    return checked
+
+
+def _format_failed(entry: metadata.EntryPoint, error: BaseException) -> PluginImportError:
+    plugin = f"config_{entry.name.lower()}"
+    return PluginImportError(
+        plugin,
+        f"the plugin for the type {entry.name} cannot be imported",
+        f"{entry.value}: {type(error).__name__}: {error}",
+        NO_FORMAT,
+        f"pip install --force-reinstall {distribution_name(plugin)}",
+    )
 
 
 def _wrong_hook(name: str, error: pluggy.PluginValidationError) -> PluginContractError:

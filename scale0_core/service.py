@@ -55,8 +55,10 @@ class Endpoint:
     """One socket that a service wants; the core opens, polls and closes it.
 
     ``bind`` and ``connect`` may hold several addresses each. Every limit has a value of its own here, none is left to
-    ZeroMQ's defaults. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
+    ZeroMQ's defaults: ``max_message`` is the bytes of one frame, and a message of more than ``max_frames`` frames is
+    dropped and counted. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
     arrives as a *blob*, which ``len()``, ``bytes()`` and ``memoryview()`` accept and which is sent without a copy.
+    ``watch_peers`` has ``on_peer_lost`` called when a connection ends.
     """
 
     kind: SocketKind = attrs.field(converter=SocketKind)
@@ -65,7 +67,9 @@ class Endpoint:
     subscribe: tuple[bytes, ...] = attrs.field(default=(), converter=_topics)
     high_water: int = 4096
     max_message: int = MIB
+    max_frames: int = 1024
     blob_over: int | None = None
+    watch_peers: bool = False
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
 
 
@@ -136,6 +140,18 @@ class Undelivered(Protocol):
         """Take back a message that was not sent.
 
         ``reason`` is ``EAGAIN`` (the peer's queue is full), ``EHOSTUNREACH`` (the peer is gone) or another errno.
+        """
+
+
+@runtime_checkable
+class PeerWatcher(Protocol):
+    """A service with a socket that says ``watch_peers`` has this as well."""
+
+    def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
+        """Take note that one or more connections of a socket were lost.
+
+        ZeroMQ does not say whose they were: to find out, send something to those that matter. What cannot be delivered
+        comes back through ``on_undelivered`` with the reason ``EHOSTUNREACH``.
         """
 
 

@@ -189,9 +189,9 @@ def test_hook_scale0_services(plugin: Plugin, run: Any):
 
 def test_hook_scale0_started(plugin: Plugin, run: Any):
     (broker,) = plugin.got("scale0_started")
-    addresses = {"doubler": {"main": (f"ipc://{run.folder}/doubler",)}}
-    assert (run.name, "pure", addresses) == (broker.name, broker.wire, broker.addresses)
-    assert list(broker.counts) == ["doubler"]
+    addresses = {"main": (f"ipc://{run.folder}/doubler",)}
+    assert (run.name, "pure", addresses) == (broker.name, broker.wire, broker.addresses["doubler"])
+    assert sorted(broker.counts) == ["doubler", "scale0"]
 
 
 @pytest.mark.usefixtures("run")
@@ -209,5 +209,5 @@ def test_hook_scale0_stopping(plugin: Plugin):
     (broker,) = plugin.got("scale0_stopping")
     counts = broker.counts["doubler"]
     assert (counts.received, counts.sent, counts.errors) == (1, 1, 0)
-    assert list(broker.addresses) == ["doubler"]  # its sockets are still open
+    assert "doubler" in broker.addresses  # its sockets are still open
     assert broker.addresses["doubler"]["main"]

@@ -282,9 +282,10 @@ def test_levels_of_their_own_for_plugins(capfd: pytest.CaptureFixture[str]):
     ]  # fmt: skip
 
 
-def test_a_full_queue_loses_lines_and_the_next_one_tells_how_many():
-    lines: queue.Queue[Any] = queue.Queue(2)
-    handler = log_output._BoundedHandler(lines)
+def test_a_full_queue_loses_lines_and_the_next_one_tells_how_many(monkeypatch: pytest.MonkeyPatch):
+    lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(log_output, "LONGEST_QUEUE", 2)
+    handler = log_output._BoundedHandler(lines)  # type: ignore[arg-type]
     for number in range(5):
         handler.emit(record(f"line {number}"))
     assert [lines.get_nowait().getMessage() for _ in range(2)] == ["line 0", "line 1"]

@@ -1,23 +1,27 @@
 /* What one request looks like and what its reply must look like: shared by load.c and idle.c.
  *
  * A request is a list of fixed frames with one body among them. A body begins with a stamp (a serial number
- * and the buffer it lies in), so that a reply that is lost, doubled, mixed up or cut is noticed.
+ * and the buffer it lies in), so that a reply that is lost, doubled, mixed up or cut is noticed. A request may
+ * have a frame @id as well: the serial number by itself, which then comes back in a frame of the reply.
  */
 #ifndef SCALE0_BENCH_REQUEST_H
 #define SCALE0_BENCH_REQUEST_H
 
 #include "zmq_dl.h"
 
-enum { MAX_FRAMES = 16, STAMP_SIZE = 16, TAIL_SIZE = 64 };
+enum { MAX_FRAMES = 16, STAMP_SIZE = 16, ID_SIZE = 8, TAIL_SIZE = 64 };
 
 struct stamp { uint64_t serial; uint64_t slot; };
 
+static const char *const ID_PLACE = "@id";
+
 struct request {
-    const char *frames[MAX_FRAMES]; /* NULL is the body's place */
+    const char *frames[MAX_FRAMES]; /* NULL is the body's place, ID_PLACE the id's */
     int frame_count;
     size_t body_size;
     int reply_frames; /* how many frames a reply has */
     int reply_body;   /* which of them is the body */
+    int reply_id;     /* which of them is the id; 0 when none is: no reply begins with it */
 };
 
 static void no_free(void *data, void *hint) { (void) data; (void) hint; }
@@ -26,10 +30,12 @@ static void no_free(void *data, void *hint) { (void) data; (void) hint; }
 static int parse_request_option(struct request *request, const char *name, const char *value) {
     if (!strcmp(name, "--frame")) {
         if (request->frame_count == MAX_FRAMES) fail("more than %d frames", MAX_FRAMES);
-        request->frames[request->frame_count++] = strcmp(value, "@body") ? value : NULL;
+        const char *frame = !strcmp(value, ID_PLACE) ? ID_PLACE : value;
+        request->frames[request->frame_count++] = strcmp(value, "@body") ? frame : NULL;
     } else if (!strcmp(name, "--body-size")) request->body_size = strtoul(value, NULL, 10);
     else if (!strcmp(name, "--reply-frames")) request->reply_frames = atoi(value);
     else if (!strcmp(name, "--reply-body")) request->reply_body = atoi(value);
+    else if (!strcmp(name, "--reply-id")) request->reply_id = atoi(value);
     else return 0;
     return 1;
 }
@@ -41,6 +47,8 @@ static void check_request(const struct request *request) {
     if (request->body_size < STAMP_SIZE) fail("--body-size must be at least %d", STAMP_SIZE);
     if (request->reply_body < 0 || request->reply_body >= request->reply_frames)
         fail("--reply-body must be a frame of the reply, counted from 0");
+    if (request->reply_id < 0 || request->reply_id >= request->reply_frames)
+        fail("--reply-id must be a frame of the reply, counted from 0");
 }
 
 /* Fill a body with bytes that differ from place to place; the stamp comes when it is sent. */
@@ -54,8 +62,9 @@ static void send_request(void *socket, const struct request *request, unsigned c
     memcpy(body, &stamp, sizeof stamp);
     for (int i = 0; i < request->frame_count; i++) {
         const char *fixed = request->frames[i];
-        void *data = fixed ? (void *) fixed : body;
-        size_t size = fixed ? strlen(fixed) : request->body_size;
+        int is_id = fixed == ID_PLACE; /* the serial number is what the body begins with */
+        void *data = fixed && !is_id ? (void *) fixed : body;
+        size_t size = is_id ? ID_SIZE : fixed ? strlen(fixed) : request->body_size;
         zmq_msg_t message;
         if (zmq.msg_init_data(&message, data, size, no_free, NULL)) fail_zmq("msg_init_data");
         /* never blocks: the benches' clients have no high-water mark, the window bounds what is queued */
@@ -77,6 +86,7 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
                          struct stamp *stamp, int flags) {
     zmq_msg_t message;
     int frame = 0, more = 1;
+    uint64_t id = 0;
     zmq.msg_init(&message);
     for (; more; frame++) {
         if (zmq.msg_recv(&message, socket, flags) < 0) {
@@ -84,6 +94,8 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
             fail_zmq("receive");
         }
         more = zmq.msg_more(&message);
+        if (request->reply_id && frame == request->reply_id && zmq.msg_size(&message) == sizeof id)
+            memcpy(&id, zmq.msg_data(&message), sizeof id);
         if (frame != request->reply_body) continue;
         const unsigned char *body = zmq.msg_data(&message);
         if (zmq.msg_size(&message) != request->body_size)
@@ -94,18 +106,8 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
     }
     zmq.msg_close(&message);
     if (frame != request->reply_frames) fail("a reply has %d frames, not %d", frame, request->reply_frames);
+    if (request->reply_id && id != stamp->serial) fail("a reply has another id");
     return 1;
-}
-
-/* Open a DEALER without high-water marks that gives up nothing and waits for nobody when closed. */
-static void *open_dealer(void *context, const char *endpoint) {
-    void *socket = zmq.socket(context, ZMQ_DEALER);
-    if (!socket) fail_zmq("socket");
-    set_option(socket, ZMQ_LINGER, 0);
-    set_option(socket, ZMQ_SNDHWM, 0);
-    set_option(socket, ZMQ_RCVHWM, 0);
-    if (zmq.connect(socket, endpoint)) fail_zmq(endpoint);
-    return socket;
 }
 
 #endif

@@ -36,6 +36,7 @@ static struct {
     int (*close)(void *);
     int (*poll)(zmq_pollitem_t *, int, long);
     int (*msg_init)(zmq_msg_t *);
+    int (*msg_init_size)(zmq_msg_t *, size_t);
     int (*msg_init_data)(zmq_msg_t *, void *, size_t, zmq_free_fn *, void *);
     int (*msg_recv)(zmq_msg_t *, void *, int);
     int (*msg_send)(zmq_msg_t *, void *, int);
@@ -71,7 +72,7 @@ static void load_zmq(const char *path) {
     /* through a void ** as POSIX shows for dlsym: ISO C has no cast from object to function pointer */
 #define FIND(name) *(void **) &zmq.name = find_symbol(library, "zmq_" #name)
     FIND(ctx_new); FIND(ctx_set); FIND(ctx_term); FIND(socket); FIND(setsockopt); FIND(bind); FIND(connect);
-    FIND(close); FIND(poll); FIND(msg_init); FIND(msg_init_data); FIND(msg_recv); FIND(msg_send);
+    FIND(close); FIND(poll); FIND(msg_init); FIND(msg_init_size); FIND(msg_init_data); FIND(msg_recv); FIND(msg_send);
     FIND(msg_close); FIND(msg_more); FIND(msg_data); FIND(msg_size); FIND(strerror);
 #undef FIND
 }
@@ -85,6 +86,17 @@ __attribute__((unused)) static double seconds_of(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
     return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Open a DEALER without high-water marks that gives up nothing and waits for nobody when closed. */
+__attribute__((unused)) static void *open_dealer(void *context, const char *endpoint) {
+    void *socket = zmq.socket(context, ZMQ_DEALER);
+    if (!socket) fail_zmq("socket");
+    set_option(socket, ZMQ_LINGER, 0);
+    set_option(socket, ZMQ_SNDHWM, 0);
+    set_option(socket, ZMQ_RCVHWM, 0);
+    if (zmq.connect(socket, endpoint)) fail_zmq(endpoint);
+    return socket;
 }
 
 #endif

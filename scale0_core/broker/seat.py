@@ -23,6 +23,7 @@ from scale0_core.service import (
     Job,
     JobResult,
     LaterResults,
+    PeerWatcher,
     Send,
     SendFailure,
     Service,
@@ -78,6 +79,7 @@ class Seat:
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
+        self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
         self._logged: set[str] = set()
         self._not_before = -math.inf
@@ -146,6 +148,11 @@ class Seat:
             self._drop("quarantined", 1)
         elif self._on_job is not None:
             self._guarded("on_job", now, self._on_job, result, now)
+
+    def peer_lost(self, socket: str, now: float) -> None:
+        """Tell the service that connections of a socket were lost, if it wants to know."""
+        if self._on_peer_lost is not None and not self.quarantined:
+            self._guarded("on_peer_lost", now, self._on_peer_lost, socket, now)
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent, and put the jobs found among it into ``jobs``."""

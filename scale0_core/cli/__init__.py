@@ -24,12 +24,21 @@ PLUGIN_COMMANDS = "scale0.commands"
 
 COMMANDS = {
     "broker": ("scale0_core.cli.broker:broker", "Run a broker in the foreground; TERM or INT ends it."),
+    "clients": ("scale0_core.cli.manage:clients", "List the clients of a running broker."),
     "completion": ("scale0_core.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("scale0_core.cli.config:config", "Check or show the configuration."),
+    "disable": ("scale0_core.cli.manage:disable", "Have a broker answer nothing but enable."),
     "doctor": ("scale0_core.cli.doctor:doctor", "Look at this machine and say what is wrong."),
+    "enable": ("scale0_core.cli.manage:enable", "Have a disabled broker answer again."),
     "errors": ("scale0_core.cli.errors:errors", "Explain error codes and exit codes."),
+    "kick": ("scale0_core.cli.manage:kick", "Disconnect a worker by its identity."),
+    "password": ("scale0_core.cli.manage:password", "Make the hash of a password for network.users."),
     "plugin": ("scale0_core.cli.plugin:plugin", "Make a plugin of your own."),
     "plugins": ("scale0_core.cli.plugins:plugins", "List, show and diagnose installed plugins."),
+    "reload": ("scale0_core.cli.manage:reload", "Have a broker read its configuration again."),
+    "services": ("scale0_core.cli.manage:services", "List the services of a running broker."),
+    "silenced": ("scale0_core.cli.manage:silenced", "List or forgive connections that are met with silence."),
+    "status": ("scale0_core.cli.manage:status", "Show the state of a running broker."),
     "version": ("scale0_core.cli.version:version", "Say which versions of everything are in use."),
 }
 """The core's own commands: where each is, and the line that stands in the list."""

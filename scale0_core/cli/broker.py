@@ -27,8 +27,6 @@ def broker(file: str | None, name: str | None, overrides: tuple[str, ...], *, sa
     config = read_config(find_config(file, os.environ), overrides_of(name, overrides))
     log = LogOutput(config.core.log)
     try:
-        running = Broker(config, safe_mode=safe_mode)
-        running.open()
-        running.run_with_signals()
+        Broker(config, safe_mode=safe_mode).serve()
     finally:
         log.close()

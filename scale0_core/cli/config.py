@@ -1,4 +1,4 @@
-"""``scale0 config``: check a configuration, or show what it amounts to."""
+"""``scale0 config``: check a configuration, show what it amounts to, or convert it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def config() -> None:
-    """Check or show the configuration."""
+    """Check, show or convert the configuration."""
 
 
 @config.command()
@@ -76,6 +76,37 @@ def show(file: str | None, overrides: tuple[str, ...]) -> None:
     }
     told = {"source": found.source, **core, "plugin": plugins}
     kit.emit("scale0.config/1", told, show=lambda: click.echo(_toml(found.source, core, plugins)))
+
+
+@config.command()
+@click.argument("file", required=False, metavar="FILE", type=click.Path())
+@click.option("--to", required=True, metavar="FORMAT", help="The format to write: json, xml, zfl or toml.")
+@click.option("--from", "from_", metavar="FORMAT", help="The format of FILE; by default its ending tells.")
+@click.option(
+    "--schema", type=click.Choice(["network", "client"]), default="network", show_default=True,
+    help="What FILE is: the configuration of a broker's network, or what a client was given.",
+)  # fmt: skip
+@click.option("--out", metavar="FILE", type=click.Path(), help="The file to write; by default stdout.")
+def convert(file: str | None, to: str, from_: str | None, schema: str, out: str | None) -> None:
+    """Convert the configuration of the network in FILE (- is stdin) into another format.
+
+    FILE is by default the one a broker would read; of a broker.toml the table [network] is taken. Every setting is
+    written, defaults too. Exits with 65 when FILE is wrong, or holds what the other format cannot express.
+    """
+    from pathlib import Path
+
+    from scale0_core.cli import convert as conversion
+
+    data = conversion.convert(conversion.source_of(file, from_, schema), schema, to)
+    if out is None:
+        click.echo(data, nl=False)
+        return
+    try:
+        Path(out).write_bytes(data)
+    except OSError as error:
+        raise kit.UsageError(
+            f"{out} cannot be written", error.strerror or str(error), "nothing was written", "choose another --out"
+        ) from error
 
 
 def _warnings(found: Survey) -> list[kit.Problem]:

@@ -70,7 +70,7 @@ def look_at_zmq(_: Survey) -> Iterator[Check]:
     yield Check("pyzmq", OK, zmq.pyzmq_version())
     yield Check("libzmq", OK, zmq.zmq_version())
     if zmq.has("curve"):
-        yield Check("curve", OK, "available: connections can be encrypted")
+        yield Check("curve", OK, "libzmq has it; Scale0 does not use it yet")
     else:
         yield Check("curve", WARNING, "not available: nothing can be encrypted", "pip install --force-reinstall pyzmq")
 
@@ -160,7 +160,8 @@ def look_for_broker(found: Survey) -> Iterator[Check]:
         yield Check("broker", OK, "whether it runs cannot be told on this platform")
         return
     pid = BrokerName(name).holder()
-    yield Check("broker", OK, f"{name} runs as process {pid}" if pid else f"{name} does not run")
+    where = f"runs as process {pid}" if pid else "does not run" if pid is None else "runs"
+    yield Check("broker", OK, f"{name} {where}")
 
 
 LOOKS: tuple[Callable[[Survey], Iterator[Check]], ...] = (

@@ -30,6 +30,9 @@ def report(error: BaseException, arguments: Sequence[str] = ()) -> int:
         return INTERRUPTED
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
         return _closed_pipe()
+    if isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError" and error.ctx:
+        click.echo(error.ctx.get_help(), err=True)  # a group without a command, by click 8.2 and later
+        return int(Exit.USAGE)
     problem, code = explained(error)
     if debugging(arguments):
         traceback.print_exception(error)

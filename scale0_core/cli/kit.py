@@ -45,6 +45,7 @@ __all__ = [
     "Scale0Error",
     "TimedOutError",
     "UsageError",
+    "ask",
     "config_option",
     "emit",
     "finish",
@@ -162,6 +163,38 @@ def runtime_dir(name: str = "default") -> Path:
     from scale0_core.config.folders import default_runtime_dir
 
     return default_runtime_dir(name, os.environ)
+
+
+def ask(address: str, request: Sequence[bytes], timeout: float, patience: float | None = None) -> list[bytes]:
+    """Send one request from a DEALER socket and wait for one answer; an error says how far it came.
+
+    :param timeout: seconds to connect.
+    :param patience: seconds to wait for the answer; by default as long as for connecting.
+    """
+    import zmq
+
+    patience = timeout if patience is None else patience
+    fix = "start a broker: scale0 broker; or name another one with --name or --address"
+    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
+        why = "connecting: there is no such socket"
+        raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", fix)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.immediate = True  # so that "can send" means "is connected"
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            example = "write it like tcp://127.0.0.1:5555"
+            raise UsageError(f"{address} is not an address", str(error), "nothing was sent", example) from error
+        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
+            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+            raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", fix)
+        socket.send_multipart(request)
+        if not socket.poll(round(patience * 1000)):
+            why = f"waiting for the answer: connected and sent, but nothing came within {patience:g} s"
+            carried = "the request may still be carried out"
+            raise TimedOutError(f"{address} does not answer", why, carried, "try a longer --timeout")
+        return socket.recv_multipart()
 
 
 def cell(value: object) -> str:

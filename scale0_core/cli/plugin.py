@@ -37,7 +37,6 @@ def new(name: str, folder: Path | None, author: str | None, licence: str) -> Non
     scaffold.write(folder, files)
     steps = [
         f"cd {folder}",
-        "python3 -m venv .venv && . .venv/bin/activate",
         'pip install -e ".[testing]"',
         "pytest",
         "scale0 plugins ls",

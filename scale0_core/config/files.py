@@ -29,6 +29,12 @@ class BrokerConfig:
     source: str
     core: CoreSettings
     plugin_tables: Mapping[str, Any]
+    path: Path | None = None
+    overrides: tuple[str, ...] = ()
+
+    def read_again(self) -> BrokerConfig:
+        """Read the same file with the same overrides as it is now."""
+        return read_config(self.path, self.overrides)
 
 
 def find_config(given: str | None, environment: Mapping[str, str]) -> Path | None:
@@ -42,6 +48,7 @@ def find_config(given: str | None, environment: Mapping[str, str]) -> Path | Non
 def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfig:
     """Read a configuration and lay ``table.key=value`` overrides over it; a ConfigError lists all faults."""
     source = EMBEDDED if path is None else str(path)
+    overrides = tuple(overrides)
     tree, faults = read_tree(path, overrides)
     plugin_tables = tree.pop("plugin", {})
     faults += _table_faults(plugin_tables)
@@ -49,7 +56,7 @@ def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfi
     faults += core_faults
     if core is None or faults:
         raise ConfigError(source, tuple(faults))
-    return BrokerConfig(source, core, plugin_tables)
+    return BrokerConfig(source, core, plugin_tables, path, overrides)
 
 
 def read_tree(path: Path | None, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], list[Fault]]:

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Literal
 
 import attrs
-from attrs import validators
 
 from scale0_core.broker.seat import SeatLimits
-
-T = TypeVar("T")
+from scale0_core.config.fields import at_least_1, not_negative, setting
+from scale0_core.config.network import NetworkConfig
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-def setting(default: T, help: str, *, validator: Callable[..., Any] | None = None) -> T:  # noqa: A002
-    """Make a field of a settings class: a default, a help text that the command line and the docs show, a check."""
-    return attrs.field(default=default, metadata={"help": help}, validator=validator)
-
-
-LARGEST = 2**31 - 1
-"""No number is larger: ZeroMQ and the operating system take 32 bits."""
-
-at_least_1 = validators.and_(validators.ge(1), validators.le(LARGEST))
-not_negative = validators.and_(validators.ge(0), validators.le(LARGEST))
 
 
 def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
     # ASCII, since it becomes part of paths and socket names, which have room for about 100 bytes
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", value):
-        raise ValueError(f"'{field.name}' is 1 to 64 letters (a to z), digits, '.', '_' or '-': {value!r}")
+        raise ValueError(f"'{field.name}' is 1 to 64 letters, digits, '.', '_' or '-': {value!r}")
 
 
 @attrs.frozen
@@ -118,3 +105,4 @@ class CoreSettings:
     wire: WireSettings = attrs.field(factory=WireSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
     limits: LimitSettings = attrs.field(factory=LimitSettings)
+    network: NetworkConfig = attrs.field(factory=NetworkConfig)

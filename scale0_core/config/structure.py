@@ -44,7 +44,7 @@ def describe(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Literal:
         return " or ".join(repr(choice) for choice in get_args(annotation))
-    if _is_union(annotation):
+    if is_union(annotation):
         return " or ".join(describe(part) for part in get_args(annotation) if part is not type(None))
     if origin in (tuple, list):
         return f"a list of {_PLURALS.get(get_args(annotation)[0], 'values')}"
@@ -64,7 +64,7 @@ def _read(annotation: Any, value: Any, place: str, faults: list[Fault]) -> Any:
     origin = get_origin(annotation)
     if attrs.has(annotation):
         return _read_table(annotation, value, place, faults)
-    if _is_union(annotation):
+    if is_union(annotation):
         return _read_union(annotation, value, place, faults)
     if origin in (tuple, list) and isinstance(value, list | tuple):
         item = get_args(annotation)[0]
@@ -81,7 +81,8 @@ def _read(annotation: Any, value: Any, place: str, faults: list[Fault]) -> Any:
     return value
 
 
-def _is_union(annotation: Any) -> bool:
+def is_union(annotation: Any) -> bool:
+    """Tell whether an annotation is a choice of several, as in ``int | str``."""
     return get_origin(annotation) in (Union, types.UnionType)
 
 

@@ -6,6 +6,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -97,17 +98,20 @@ typedef struct {
     Py_ssize_t least_frames; /* a message of fewer is malformed: a ROUTER drops a lone routing id without a word */
     PyObject *owner;         /* the zmq.Socket, kept alive as long as the port */
     PyObject *remembered[REMEMBERED_FRAMES];
+    Py_ssize_t most_frames; /* a message of more is taken out of the socket and dropped */
+    Py_ssize_t dropped;
 } Port;
 
 static PyTypeObject PortType;
 
 static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"owner", "blob_over", "least_frames", NULL};
+    static char *names[] = {"owner", "blob_over", "least_frames", "most_frames", NULL};
     PyObject *owner, *blob_over = Py_None, *underlying, *old;
-    Py_ssize_t limit = PY_SSIZE_T_MAX, least_frames = 1;
+    Py_ssize_t limit = PY_SSIZE_T_MAX, least_frames = 1, most_frames = PY_SSIZE_T_MAX;
     void *socket;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|On", names, &owner, &blob_over, &least_frames))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Onn", names, &owner, &blob_over, &least_frames,
+                                     &most_frames))
         return -1;
     if (!zmq.msg_recv) {
         PyErr_SetString(PyExc_RuntimeError, "load_library() comes first");
@@ -127,6 +131,7 @@ static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
     self->socket = socket;
     self->blob_over = limit;
     self->least_frames = least_frames;
+    self->most_frames = most_frames;
     old = self->owner;
     self->owner = Py_NewRef(owner);
     Py_XDECREF(old);
@@ -186,6 +191,18 @@ enum { FRAMES_ON_STACK = 16 };
    socket full of them does not hold up the others. */
 enum { BYTES_PER_DRAIN = 256 * 1024 };
 
+/* Take the frames of a message that is too long out of the socket, without making objects of them. */
+static int discard_rest(Port *self, zmq_msg_t *msg)
+{
+    while (zmq.msg_more(msg))
+        while (zmq.msg_recv(msg, self->socket, ZMQ_DONTWAIT) < 0)
+            if (zmq.last_errno() != EINTR) {
+                raise_zmq_error();
+                return -1;
+            }
+    return 0;
+}
+
 /* The rest of a message whose first frame is in msg. A failure leaves the remaining frames in the socket, so it is only
    for lack of memory, where nothing can be saved anyway. */
 static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
@@ -197,6 +214,13 @@ static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
         PyObject *frame;
         Py_ssize_t size = (Py_ssize_t) zmq.msg_size(msg);
         *bytes += (size_t) size;
+        if (count >= self->most_frames || (overflow && count + PyList_GET_SIZE(overflow) >= self->most_frames)) {
+            if (discard_rest(self, msg) < 0)
+                goto failed;
+            self->dropped++;
+            tuple = Py_NewRef(Py_None);
+            goto discarded;
+        }
         frame = frame_object(self, count, msg, size);
         if (!frame)
             goto failed;
@@ -228,10 +252,12 @@ static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
     return tuple;
 
 failed:
+    tuple = NULL;
+discarded:
     while (count)
         Py_DECREF(stack[--count]);
     Py_XDECREF(overflow);
-    return NULL;
+    return tuple;
 }
 
 static PyObject *Port_drain(Port *self, PyObject *argument)
@@ -245,7 +271,7 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
     if (!(messages = PyList_New(0)))
         return NULL;
     zmq.msg_init(&msg);
-    while (PyList_GET_SIZE(messages) < limit && bytes < BYTES_PER_DRAIN) {
+    while (limit-- > 0 && bytes < BYTES_PER_DRAIN) {
         PyObject *message;
         int bad;
         if (zmq.msg_recv(&msg, self->socket, ZMQ_DONTWAIT) < 0) {
@@ -262,7 +288,7 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
         }
         if (!(message = message_tuple(self, &msg, &bytes)))
             goto failed;
-        bad = PyList_Append(messages, message);
+        bad = message != Py_None && PyList_Append(messages, message);
         Py_DECREF(message);
         if (bad)
             goto failed;
@@ -282,20 +308,36 @@ static PyMethodDef Port_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef Port_members[] = {
+    {"dropped", T_PYSSIZET, offsetof(Port, dropped), 0, "Messages with too many frames that were dropped."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyTypeObject PortType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_core.io._wire.Port",
-    .tp_doc = "Port(socket, blob_over=None, least_frames=1): one open zmq.Socket, drained and sent to in batches.",
+    .tp_doc = "Port(socket, blob_over=None, least_frames=1, most_frames=...): one open zmq.Socket, drained and sent to in batches.",
     .tp_basicsize = sizeof(Port),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc) Port_init,
     .tp_dealloc = (destructor) Port_dealloc,
     .tp_methods = Port_methods,
+    .tp_members = Port_members,
 };
 
 /* ------------------------------------------------------------------ sending */
 
-static int frame_is_sendable(PyObject *frame) { return PyBytes_Check(frame) || PyObject_CheckBuffer(frame); }
+/* A view that is strided, or released, is found out before the first frame of its message has gone. */
+static int frame_is_sendable(PyObject *frame)
+{
+    Py_buffer view;
+    if (PyBytes_Check(frame) || Py_IS_TYPE(frame, &BlobType))
+        return 1;
+    if (PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE) < 0)
+        return 0;
+    PyBuffer_Release(&view);
+    return 1;
+}
 
 /* Look at a whole send before its first frame goes out: half a message cannot be taken back. */
 static Port *check_send(PyObject *ports, PyObject *send, PyObject **frames)
@@ -315,7 +357,7 @@ static Port *check_send(PyObject *ports, PyObject *send, PyObject **frames)
     return (Port *) port;
 }
 
-/* Send one frame; -1 with libzmq's errno, -2 with a Python error. */
+/* Send one frame; -1 with libzmq's errno. */
 static int send_frame(void *socket, PyObject *frame, int flags)
 {
     int result;
@@ -339,8 +381,10 @@ static int send_frame(void *socket, PyObject *frame, int flags)
     }
     else {
         Py_buffer view;
-        if (PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE) < 0)
-            return -2;
+        if (PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE) < 0) {
+            PyErr_Clear(); /* it was fine a moment ago: an object that changes its mind sends an empty frame */
+            return zmq.send(socket, "", 0, flags) < 0 ? -1 : 0;
+        }
         do
             result = zmq.send(socket, view.buf, (size_t) view.len, flags);
         while (result < 0 && zmq.last_errno() == EINTR);
@@ -373,25 +417,23 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
     if (!(failures = PyList_New(0)))
         return NULL;
     for (index = 0; index < PyList_GET_SIZE(sends); index++) {
-        Port *port = check_send(ports, PyList_GET_ITEM(sends, index), &frames);
-        if (!port || !port->socket) {
-            PyErr_Clear();
-            if (note_failure(failures, index, port ? CLOSED : MALFORMED))
-                goto failed;
-            continue;
-        }
-        last = PyTuple_GET_SIZE(frames) - 1;
+        PyObject *send = Py_NewRef(PyList_GET_ITEM(sends, index)); /* looking at a buffer may run Python code */
+        Port *port = check_send(ports, send, &frames);
+        int code = !port ? MALFORMED : !port->socket ? CLOSED : 0;
+        PyErr_Clear();
+        last = code ? -1 : PyTuple_GET_SIZE(frames) - 1;
         for (i = 0; i <= last; i++) {
             int flags = ZMQ_DONTWAIT | (i < last ? ZMQ_SNDMORE : 0);
-            int result = send_frame(port->socket, PyTuple_GET_ITEM(frames, i), flags);
-            if (result == 0)
+            if (send_frame(port->socket, PyTuple_GET_ITEM(frames, i), flags) == 0 || code)
                 continue;
-            if (result == -2)
-                goto failed;
-            if (note_failure(failures, index, zmq.last_errno()))
-                goto failed;
-            break;
+            code = zmq.last_errno();
+            /* nothing has gone yet; later on, libzmq drops all up to the last frame, so that has to be sent as well */
+            if (i == 0)
+                break;
         }
+        Py_DECREF(send);
+        if (code && note_failure(failures, index, code))
+            goto failed;
     }
     return failures;
 
@@ -456,6 +498,9 @@ static PyObject *Poller_wait(Poller *self, PyObject *argument)
     int result, i;
     if (timeout == -1 && PyErr_Occurred())
         return NULL;
+    for (i = 0; i < self->count - 1; i++)
+        if (!port_is_open((Port *) PyTuple_GET_ITEM(self->ports, i)))
+            return NULL;
     Py_BEGIN_ALLOW_THREADS
     result = zmq.poll(self->items, self->count, timeout);
     Py_END_ALLOW_THREADS
@@ -510,7 +555,8 @@ static PyObject *wire_load_library(PyObject *Py_UNUSED(module), PyObject *path)
         return NULL;
     /* pyzmq's extension, which is loaded already: its dependencies, libzmq among them, are searched too */
     if (!(library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD))) {
-        PyErr_Format(PyExc_OSError, "%s is not loaded: %s", name, dlerror());
+        const char *why = dlerror();
+        PyErr_Format(PyExc_OSError, "%s is not loaded: %s", name, why ? why : "nobody has loaded it yet");
         return NULL;
     }
     for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {

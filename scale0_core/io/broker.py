@@ -7,11 +7,14 @@ import gc
 import os
 import resource
 import signal
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import zmq
 
+from scale0_core import __version__
+from scale0_core.broker.registry import Provider, ServiceStats
 from scale0_core.broker.reporter import Reporter
 from scale0_core.broker.seat import Seat
 from scale0_core.config.files import BrokerConfig, unknown_tables
@@ -20,6 +23,7 @@ from scale0_core.config.settings import BrokerSettings
 from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
+from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
@@ -42,6 +46,7 @@ class Broker:
         self._name = BrokerName(self.core.broker.name)
         self._runtime_dir: Path | None = None
         self._signals = 0
+        self._wakes_on_signals = False
 
     def open(self) -> RunningBroker:
         """Load the plugins, open all sockets and tell the plugins. An error leaves nothing open."""
@@ -60,8 +65,27 @@ class Broker:
             self.close()
             raise
         running = self.running()
+        self._register_hosted(running, context)
         self.plugins.started(running)
         return running
+
+    def _register_hosted(self, running: RunningBroker, context: BrokerContext) -> None:
+        """Put the services of plugins into the registry, beside those that workers will offer."""
+        assert self.loop is not None
+        versions = {name: found.version for name, found in installed_plugins().items()}
+        plugin_of = {station.seat.service.name: station.seat.plugin for station in self.loop.stations}
+        for service, sockets in running.addresses.items():
+            context.registry.put(
+                Provider(
+                    service=service,
+                    provider=self.core.network.identity or running.name,
+                    kind="hosted",
+                    state="responsive",
+                    version=versions.get(plugin_of[service], __version__),
+                    endpoints=tuple(address for bound in sockets.values() for address in bound),
+                )
+            )
+        context.registry.measure_by("hosted", partial(_hosted_stats, running))
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -80,9 +104,6 @@ class Broker:
     def run(self) -> None:
         """Serve until ``stop``; then let jobs end, send what is left and close."""
         assert self.loop is not None
-        # a batch makes thousands of tuples that die at once: looking for cycles among them after every 700 is waste
-        gc.freeze()
-        gc.set_threshold(*COLLECT_AFTER)
         try:
             self.loop.run()
             unfinished = self.loop.finish(self.core.broker.stop_seconds)
@@ -92,16 +113,20 @@ class Broker:
         finally:
             self.close()
 
-    def run_with_signals(self) -> None:
-        """Serve until TERM or INT; a second signal ends the process at once."""
-        assert self.loop is not None
+    def serve(self) -> None:
+        """Be the whole process: open, and run until TERM or INT; a second signal ends the process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        self.open()
+        assert self.loop is not None
+        self._wakes_on_signals = True
         signal.set_wakeup_fd(self.loop.wake_fd, warn_on_full_buffer=False)
-        try:
-            self.run()
-        finally:
-            signal.set_wakeup_fd(-1)
+        if self._signals:
+            self.loop.stop()  # it came while the sockets were opened
+        # a batch makes thousands of tuples that die at once: looking for cycles among them after every 700 is waste
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
+        self.run()
 
     def stop(self) -> None:
         """End ``run``. Any thread may use this."""
@@ -110,6 +135,9 @@ class Broker:
 
     def close(self) -> None:
         """Close whatever is open."""
+        if self._wakes_on_signals:
+            self._wakes_on_signals = False
+            signal.set_wakeup_fd(-1)
         if self.loop is not None:
             self.loop.close()
         if self._runtime_dir is not None and not self.core.broker.runtime_dir:
@@ -128,6 +156,7 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
+        self.plugins.add("network", NetworkPlugin(self.config))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():
@@ -192,6 +221,11 @@ def _start_failed(name: str, error: Exception) -> PluginStartError:
     return PluginStartError(
         name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation"
     )
+
+
+def _hosted_stats(running: RunningBroker, service: str) -> ServiceStats | None:
+    counts = running.counts.get(service)
+    return None if counts is None else ServiceStats(requests=counts.received, errors=counts.errors)
 
 
 def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:

@@ -41,15 +41,17 @@ class BrokerName:
         self._held = None
 
     def holder(self) -> int | None:
-        """Give the process id of the broker that has this name now; None when there is none (or it cannot be told)."""
+        """Give the process id of the broker that has this name; None when there is none, 0 when it cannot be told."""
         if sys.platform != "linux":
             return None
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(SHORT_WAIT)
             try:
                 probe.connect(self._socket_name)
-            except OSError:
+            except ConnectionRefusedError:
                 return None
+            except OSError:  # somebody has it, and too many have asked already
+                return 0
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", credentials)[0])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from scale0_core.broker.jobs import run_batch
 from scale0_core.service import Job, JobResult
@@ -29,7 +30,10 @@ class JobThreads:
             thread.start()
 
     def close(self) -> None:
-        """Let the threads end once the queue is empty; does not wait for them."""
+        """Drop what has not begun, and let the threads end; what runs already goes on, and is not waited for."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._queue.get_nowait()
         for _ in self._threads:
             self._queue.put(None)
 

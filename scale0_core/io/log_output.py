@@ -11,6 +11,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 from scale0_core.config.settings import LogSettings
 from scale0_core.logs import ROOT, JsonFormatter, TextFormatter
@@ -22,22 +23,25 @@ CLOSE_SECONDS = 2.0
 
 
 class _BoundedHandler(logging.handlers.QueueHandler):
-    """Puts records on the writer's queue; a line that finds it full is counted and told of later, never waited for."""
+    """Puts records on the writer's queue; a line that finds it full is counted and told of later, never waited for.
 
-    queue: queue.Queue[logging.LogRecord | None]
+    A simple queue, since a signal handler may log while the same thread is in the middle of logging.
+    """
+
+    queue: queue.SimpleQueue[logging.LogRecord | None]
     lost = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record  # same process: nothing to pickle, and the formatter wants the fields as they are
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            if self.lost:
-                record.msg, record.args = f"{record.getMessage()} (after {self.lost} lines that were lost)", ()
-            self.queue.put_nowait(record)
-            self.lost = 0
-        except queue.Full:
+        if self.queue.qsize() >= LONGEST_QUEUE:
             self.lost += 1
+            return
+        if self.lost:
+            record.msg, record.args = f"{record.getMessage()} (after {self.lost} lines that were lost)", ()
+            self.lost = 0
+        self.queue.put(record)
 
 
 class LogOutput:
@@ -46,8 +50,8 @@ class LogOutput:
     def __init__(self, settings: LogSettings) -> None:
         self._formatter = JsonFormatter() if settings.format == "json" else TextFormatter()
         self._put = _writer()
-        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(LONGEST_QUEUE)
-        self._handler = _BoundedHandler(self._lines)
+        self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._handler = _BoundedHandler(cast("Any", self._lines))
         self._root = logging.getLogger(ROOT)
         self._root.setLevel(settings.level.upper())
         self._root.propagate = False
@@ -66,10 +70,7 @@ class LogOutput:
         self._open = False
         atexit.unregister(self.close)
         self._root.removeHandler(self._handler)
-        try:
-            self._lines.put(None, timeout=CLOSE_SECONDS)
-        except queue.Full:
-            return
+        self._lines.put(None)
         self._thread.join(CLOSE_SECONDS)
 
     def _write(self) -> None:

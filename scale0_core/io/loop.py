@@ -38,20 +38,20 @@ class Station:
     seat: Seat
     sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
     ports: dict[str, Port] = attrs.field(factory=dict)
+    monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
-
-    @property
-    def listening(self) -> bool:
-        """Tell whether its sockets are read: not while it has too many jobs in flight."""
-        return not self.seat.paused
 
     def close(self) -> None:
         """Close all its sockets."""
+        for name, (port, monitor) in self.monitors.items():
+            port.close()
+            self.sockets[name].socket.disable_monitor()
+            monitor.close(linger=0)
         for port in self.ports.values():
             port.close()
         for opened in self.sockets.values():
             opened.close()
-        self.ports.clear()
+        self.monitors.clear()
         self.sockets.clear()
 
 
@@ -78,7 +78,8 @@ class Loop:
         self._jobs = JobThreads(self.limits.job_threads)
         self._poller: Poller | None = None
         self._polled: list[Station] = []
-        self._by_port: dict[Port | None, tuple[Station, str]] = {}
+        self._by_port: dict[Port, tuple[Station, str]] = {}
+        self._by_monitor: dict[Port, tuple[Station, str]] = {}
         self._stopping = False
         self._closed = False
 
@@ -94,7 +95,10 @@ class Loop:
             for name, endpoint in seat.service.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
                 station.sockets[name] = opened
-                station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over)
+                station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
+                if endpoint.watch_peers:
+                    monitor = opened.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+                    station.monitors[name] = (self.wire.port(monitor, None), monitor)
         except BaseException:
             station.close()
             raise
@@ -144,6 +148,8 @@ class Loop:
             self._flush(self.clock.now(), {})
             in_flight = sum(station.seat.jobs.in_flight for station in self.stations)
             left = end - self.clock.now()
+            if any(station.seat.sends for station in self.stations) and left > 0:
+                continue  # answers to sends that failed
             if not in_flight or left <= 0:
                 return in_flight
             # only the waker: no new messages are taken any more
@@ -155,7 +161,11 @@ class Loop:
         if self._closed:
             return
         self._closed = True
+        self._poller = None
         for station in self.stations:
+            unsent = len(station.seat.take_sends())
+            if unsent:
+                station.seat.counts.dropped["closed"] += unsent
             station.close()
         self._jobs.close()
         self._context.term()
@@ -176,8 +186,16 @@ class Loop:
         listening = [station for station in self.stations if not station.seat.paused]
         if self._poller is None or listening != self._polled:
             self._polled = listening
-            self._by_port = {port: (station, name) for station in listening for name, port in station.ports.items()}
-            self._poller = self.wire.poller(tuple(p for p in self._by_port if p is not None), self._waker.fd)
+            self._by_port = {
+                port: (station, name)
+                for station in listening
+                for name, port in station.ports.items()
+                if name in station.sockets
+            }
+            self._by_monitor = {
+                port: (station, name) for station in listening for name, (port, _) in station.monitors.items()
+            }
+            self._poller = self.wire.poller((*self._by_port, *self._by_monitor), self._waker.fd)
         return self._poller
 
     def _receive(self, ready: Sequence[Port | None], now: float) -> dict[str, int]:
@@ -186,16 +204,24 @@ class Loop:
         before = now
         for port in ready:
             if port is None:
-                self._waker.run()
-                before = self.clock.now()
+                continue  # the waker; it runs last, since what it runs may close ports
+            if port in self._by_monitor:
+                station, name = self._by_monitor[port]
+                if port.drain(self.settings.batch):
+                    station.seat.peer_lost(name, now)
                 continue
             station, name = self._by_port[port]
             messages = port.drain(self.settings.batch)
+            if port.dropped:
+                station.seat.counts.dropped["too many frames"] += port.dropped
+                port.dropped = 0
             if not messages:
                 continue
             station.seat.receive(name, messages, now)
             received[station.seat.service.name] = received.get(station.seat.service.name, 0) + len(messages)
             before = self._watch(station, before, len(messages))
+        if None in ready:
+            self._waker.run()
         return received
 
     def _watch(self, station: Station, before: float, messages: int = 0) -> float:

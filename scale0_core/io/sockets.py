@@ -25,12 +25,18 @@ class OpenSocket:
     """A socket that is open, and the addresses at which it can be reached."""
 
     socket: zmq.Socket[bytes]
-    addresses: tuple[str, ...]
+    bound: tuple[str, ...]
+    connected: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All its addresses, its own and those of others."""
+        return (*self.bound, *self.connected)
 
     def close(self) -> None:
-        """Close it and remove the files of its ipc addresses."""
+        """Close it and remove the files of the ipc addresses that are its own."""
         self.socket.close()
-        for address in self.addresses:
+        for address in self.bound:
             if path := ipc_path(address):
                 path.unlink(missing_ok=True)
 
@@ -50,7 +56,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
     except BaseException:
         OpenSocket(socket, tuple(bound)).close()
         raise
-    return OpenSocket(socket, (*bound, *endpoint.connect))
+    return OpenSocket(socket, tuple(bound), endpoint.connect)
 
 
 def _options(endpoint: Endpoint, wire: WireSettings) -> Mapping[str, int | bytes]:

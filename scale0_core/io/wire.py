@@ -26,6 +26,9 @@ CLOSED = "closed"
 class Port(Protocol):
     """One open socket."""
 
+    dropped: int
+    """Messages with too many frames, which were dropped since somebody last set this to 0."""
+
     def drain(self, limit: int, /) -> list[Frames]:
         """Take at most ``limit`` messages, without waiting."""
 
@@ -45,7 +48,7 @@ class Wire(Protocol):
 
     name: str
 
-    def port(self, socket: zmq.Socket[bytes], blob_over: int | None) -> Port:
+    def port(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int = sys.maxsize) -> Port:
         """Take an open socket into use."""
 
     def poller(self, ports: tuple[Port, ...], fd: int) -> Poller:
@@ -68,9 +71,9 @@ class NativeWire:
         _wire.load_library(_zmq.__file__)
         self._wire = _wire
 
-    def port(self, socket: zmq.Socket[bytes], blob_over: int | None) -> Port:
+    def port(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int = sys.maxsize) -> Port:
         """Take an open socket into use."""
-        return self._wire.Port(socket, blob_over, _least_frames(socket))
+        return self._wire.Port(socket, blob_over, _least_frames(socket), most_frames)
 
     def poller(self, ports: tuple[Port, ...], fd: int) -> Poller:
         """Make a poller over ports and one descriptor."""
@@ -105,9 +108,9 @@ class PureWire:
 
     name = "pure"
 
-    def port(self, socket: zmq.Socket[bytes], blob_over: int | None) -> Port:
+    def port(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int = sys.maxsize) -> Port:
         """Take an open socket into use."""
-        return PurePort(socket, blob_over)
+        return PurePort(socket, blob_over, most_frames)
 
     def poller(self, ports: tuple[Port, ...], fd: int) -> Poller:
         """Make a poller over ports and one descriptor."""
@@ -124,7 +127,7 @@ class PureWire:
                 failures.append((index, _reason(error.errno)))
             except _PortClosedError:
                 failures.append((index, CLOSED))
-            except (TypeError, ValueError, KeyError):
+            except (TypeError, ValueError, KeyError, BufferError):
                 failures.append((index, MALFORMED))
         return failures
 
@@ -148,8 +151,10 @@ class PurePort:
     on a ROUTER, the routing id, which is never the last one, is taken as plain bytes.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], blob_over: int | None) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int) -> None:
         self.socket: zmq.Socket[bytes] | None = socket
+        self.dropped = 0
+        self._most_frames = most_frames
         self._recv: Callable[[], zmq.Frame] = cast("Any", partial(BareSocket.recv, socket, _WHOLE, False))
         self._recv_bytes: Callable[[], bytes] = cast("Any", partial(BareSocket.recv, socket, _WHOLE))
         self._send: Callable[[object, int], object] = cast("Any", partial(BareSocket.send, socket))
@@ -165,7 +170,7 @@ class PurePort:
         messages: list[Any] = []
         left = BYTES_PER_DRAIN
         try:
-            while limit > len(messages) and left > 0:
+            for _ in range(limit):
                 frames: list[Any] = [recv_bytes()] if is_router else []
                 more = True
                 while more:
@@ -174,12 +179,24 @@ class PurePort:
                     size = len(frame)
                     left -= size
                     frames.append(frame.bytes if size <= blob_over else frame)
-                messages.append(tuple(frames))
+                    if len(frames) > self._most_frames:
+                        self._discard_rest(frame)
+                        break
+                else:
+                    messages.append(tuple(frames))
+                if left <= 0:
+                    break
         except zmq.ZMQError as error:
             # EFSM: it is a REQ or REP socket's turn to send. What was taken is worth more than an error that returns
             if error.errno not in (zmq.EAGAIN, zmq.Errno.EFSM) and not messages:
                 raise
         return messages
+
+    def _discard_rest(self, frame: zmq.Frame) -> None:
+        """Take the frames of a message that is too long out of the socket."""
+        while frame.more:
+            frame = self._recv()
+        self.dropped += 1
 
     def send_frames(self, frames: Frames) -> None:
         """Send one whole message, or raise before its first frame has gone."""
@@ -189,11 +206,19 @@ class PurePort:
             raise TypeError("frames come as a tuple; a ROUTER needs a routing id and something to send")
         if not _PLAIN_FRAMES.issuperset(map(type, frames)):
             for frame in frames:
-                memoryview(frame)  # raises TypeError for what is no buffer
+                if not memoryview(frame).c_contiguous:  # raises TypeError for what is no buffer
+                    raise TypeError("a frame lies in one piece")
         send = self._send  # forwards a Frame without a copy, whatever its copy argument says
-        for frame in frames[:-1]:
-            send(frame, _PART)
-        send(frames[-1], _WHOLE)
+        if len(frames) == 1:
+            send(frames[0], _WHOLE)
+            return
+        send(frames[0], _PART)
+        try:
+            for frame in frames[1:-1]:
+                send(frame, _PART)
+        finally:
+            # even when a frame could not be sent: libzmq drops all up to the last one, so that has to come
+            send(frames[-1], _WHOLE)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -205,16 +230,19 @@ class PurePoller:
 
     def __init__(self, ports: tuple[PurePort, ...], fd: int) -> None:
         self._poller = zmq.Poller()
-        self._ports: dict[object, PurePort | None] = {fd: None}
-        self._poller.register(fd, zmq.POLLIN)
+        self._ports: dict[object, PurePort | None] = {}
         for port in ports:
             if port.socket is None:
                 raise ValueError("the port is closed")
             self._poller.register(port.socket, zmq.POLLIN)
             self._ports[port.socket] = port
+        self._poller.register(fd, zmq.POLLIN)
+        self._ports[fd] = None
 
     def wait(self, milliseconds: int, /) -> Sequence[Port | None]:
         """Give the ports that have messages, and None when the descriptor is readable; -1 waits for ever."""
+        if any(port is not None and port.socket is None for port in self._ports.values()):
+            raise ValueError("the port is closed")
         return [self._ports[ready] for ready, _ in self._poller.poll(milliseconds)]
 
 

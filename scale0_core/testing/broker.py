@@ -15,9 +15,11 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import tomli_w
 
 from scale0_core.config.files import read_config
 from scale0_core.io.broker import Broker
@@ -55,8 +57,15 @@ class ThreadBroker(RealBroker):
             plugins.add(plugin, module)
         self.broker = Broker(read_config(config), plugins)
         self.addresses = self.broker.open().addresses
-        self._thread = threading.Thread(target=self.broker.run, name=f"broker {name}", daemon=True)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"broker {name}", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.broker.run()
+        except BaseException as error:
+            self._error = error  # told by ``stop``, where the test sees it
 
     def stop(self) -> int:
         """End the broker and wait for it."""
@@ -64,6 +73,8 @@ class ThreadBroker(RealBroker):
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             raise AssertionError(f"the broker {self.name} did not stop within {STOP_SECONDS:g} s")
+        if self._error is not None:
+            raise AssertionError(f"the broker {self.name} broke down") from self._error
         return 0
 
 
@@ -211,7 +222,7 @@ class BrokerStarter:
             }
         }
         config = folder / "broker.toml"
-        config.write_text("\n".join(_toml(_merged(own, settings or {}))), encoding="utf-8")
+        config.write_text(tomli_w.dumps(_merged(own, settings or {})), encoding="utf-8")
         return config, name, folder
 
 
@@ -221,15 +232,3 @@ def _merged(base: Settings, over: Settings) -> dict[str, Any]:
         both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = _merged(merged[key], value) if both_tables else value
     return merged
-
-
-def _toml(tree: Settings, path: str = "") -> Iterator[str]:
-    """Write tables as TOML; strings, numbers, booleans and lists are the same there as in JSON."""
-    for key, value in tree.items():
-        if not isinstance(value, Mapping):
-            yield f"{json.dumps(key)} = {json.dumps(value)}"
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            inner = f"{path}.{json.dumps(key)}".lstrip(".")
-            yield f"[{inner}]"
-            yield from _toml(value, inner)

@@ -72,6 +72,10 @@ def check_service(
     return _Run(service, seed, samples).play(messages)
 
 
+LOST_PEERS = 0.01
+"""How often a connection is lost after a message."""
+
+
 class _Run:
     """One service under test: it is fed, its jobs and sends may fail, and the clock does what it likes."""
 
@@ -125,6 +129,8 @@ class _Run:
             self.sockets_owing.discard(socket)
         self.driver.receive(socket, frames)
         self.advance(0.0)
+        if self.endpoints[socket].watch_peers and self.random.random() < LOST_PEERS:
+            self.driver.peer_lost(socket)
 
     def pick_socket(self) -> str | None:
         """Choose where a message can arrive, letting deadlines and jobs pass until there is such a place."""

@@ -92,6 +92,11 @@ class Script:
         self._declared(socket)
         self._refused[socket, _encoded(routing_id)] = reason
 
+    def lose_peer(self, socket: str) -> None:
+        """Tell the service that a connection of a socket was lost; ``refuse`` says which peer cannot be reached."""
+        self._declared(socket)
+        self._driver.peer_lost(socket)
+
     def accept(self, socket: str, routing_id: Text = b"") -> None:
         """Take ``refuse`` back."""
         self._refused.pop((socket, _encoded(routing_id)), None)

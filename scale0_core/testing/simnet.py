@@ -283,6 +283,8 @@ class SimNetwork:
         for pipe in (link.forward, link.backward):
             if pipe.sender.open:
                 pipe.sender.detach(pipe, link.opposite(pipe))
+                if pipe.sender.endpoint.watch_peers:
+                    pipe.sender.on_lost()
         self._connect_all()
 
     def _parted(self, one: SimNode, other: SimNode) -> bool:

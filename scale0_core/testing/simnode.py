@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -105,8 +106,11 @@ class Host:
         self.sockets = {
             name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
         }
+        for name, socket in self.sockets.items():
+            socket.on_lost = partial(self.peer_lost, name)
         self._carrier = carrier
         self._draining = False
+        self._lost: list[str] = []
         self._driver = Driver(
             seat,
             carrier.agenda,
@@ -119,6 +123,13 @@ class Host:
     def begin(self) -> None:
         """Let the service say what it wants at the start."""
         self._driver.settle()
+
+    def peer_lost(self, socket: str) -> None:
+        """Tell the service that a connection was lost; one that is halted learns of it when it goes on."""
+        if self._driver.halted:
+            self._lost.append(socket)
+        elif not self._driver.dead:
+            self._driver.peer_lost(socket)
 
     def drain(self) -> None:
         """Give the service all messages that it can take now."""
@@ -143,6 +154,9 @@ class Host:
     def resume(self) -> None:
         """Let the service go on."""
         self._driver.resume()
+        lost, self._lost = self._lost, []
+        for socket in lost:
+            self._driver.peer_lost(socket)
 
     def die(self) -> list[list[Job]]:
         """End the service; returns the jobs that were running."""

@@ -42,6 +42,7 @@ class SimSocket:
         self.inbox: deque[tuple[Pipe | None, Frames]] = deque()
         self.backlog: deque[Frames] = deque()
         self.open = True
+        self.on_lost: Callable[[], None] = lambda: None
         self._wake = wake
 
     @property

@@ -99,6 +99,11 @@ class Driver:
         self.seat.receive(socket, (frames,), self.agenda.now)
         self.settle()
 
+    def peer_lost(self, socket: str) -> None:
+        """Tell the service that a connection was lost."""
+        self.seat.peer_lost(socket, self.agenda.now)
+        self.settle()
+
     def settle(self) -> None:
         """Send what waits to be sent, start the jobs that may start, and note the next deadline."""
         seat, now = self.seat, self.agenda.now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,11 +68,31 @@ def test_startup_times_a_broker_and_the_help() -> None:
     assert_between(figures, 1, 60_000, "ready_ms", "help_ms", "python_ms")
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="the native load generator needs a C compiler")
 def test_idle_watches_clients_that_say_nothing() -> None:
     figures = run_bench("idle.py", "--clients", "200", "--seconds", "1")
     assert figures["clients"] == 200
     assert_between(figures, 0.1, 1000, "kb_per_client")
     assert_between(figures, -1, 100, "idle_cpu_percent")
+
+
+def test_tasks_compares_the_broker_with_a_plain_one() -> None:
+    figures = run_bench("tasks.py", "--tasks", "1500", "--starts", "1", "--rounds", "1", "--workers", "1", "3")
+    assert_between(figures, 0.001, 100, "cpu_vs_multipart", "cpu_vs_multipart_1", "cpu_vs_multipart_3")
+    assert figures["cpu_vs_multipart"] == max(figures["cpu_vs_multipart_1"], figures["cpu_vs_multipart_3"])
+    for broker in ("scale0", "multipart"):
+        assert_between(figures, 0.001, 1000, f"{broker}_cpu_s_per_100k_1", f"{broker}_cpu_s_per_100k_3")
+        assert_between(figures, 10, 1e8, f"{broker}_tasks_per_s_1", f"{broker}_tasks_per_s_3")
+
+
+def test_heartbeats_watches_workers_that_only_live() -> None:
+    figures = run_bench("heartbeats.py", "--workers", "200", "--seconds", "2", "--processes", "2")
+    assert figures["workers"] == 200
+    # more than 200 at once: those sent while the broker settles count too
+    assert figures["sent"] > 600
+    assert (figures["false_expiries"], figures["refused"], figures["answered"]) == (0, 0, figures["sent"])
+    assert_between(figures, 0.1, 1000, "kb_per_worker")
+    assert_between(figures, 0, 200, "cpu_percent")
 
 
 def test_robust_finds_no_fault() -> None:

@@ -4,6 +4,8 @@ import subprocess
 
 import pytest
 
+from scale0_core.io.wire import native_problem
+
 
 def checks(done):
     return {row["name"]: row for row in done.json["items"]}
@@ -29,15 +31,17 @@ def test_whatever_is_not_well_has_a_remedy(scale0):
     found = checks(done)
     assert (found["plugin mock"]["state"], found["configuration"]["state"]) == ("wrong", "wrong")
     assert all(row["remedy"] for row in found.values() if row["state"] != "ok")
-    assert "2 wrong, 0 to look at" in scale0("doctor").out
+    assert "2 wrong, " in scale0("doctor").out
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"), [("pure", "as wire.implementation asks"), ("auto", "native"), ("native", "native")]
+    ("setting", "words"), [("pure", "pure, as wire.implementation asks"), ("auto", "native"), ("native", "native")]
 )
 def test_the_wire_is_named(scale0, setting, words):
+    if setting != "pure" and native_problem():
+        pytest.skip(f"no native wire: {native_problem()}")
     scale0.write("broker.toml", f'[wire]\nimplementation = "{setting}"')
-    assert words in checks(scale0("doctor", "-o", "json"))["wire"]["found"]
+    assert words == checks(scale0("doctor", "-o", "json"))["wire"]["found"]
 
 
 def test_a_missing_native_wire_is_a_warning_unless_it_is_asked_for(scale0):

@@ -16,4 +16,4 @@ def test_versions_of_everything(scale0, plugin_text):
     assert about["wire"] in ("native", "pure")
     assert about["python"].startswith(platform.python_version())
     assert (about["pyzmq"], about["libzmq"]) == (zmq.pyzmq_version(), zmq.zmq_version())
-    assert f"scale0       {__version__}\n" in scale0("version").out
+    assert scale0("version").out.split()[:2] == ["scale0", __version__]

@@ -94,7 +94,7 @@ def test_a_whole_file(here: Path):
         wire=WireSettings(implementation="pure", batch=64),
         log=LogSettings(levels={"echo": "debug"}),
     )
-    assert BrokerConfig(str(path), core, {"echo": {"bind": ["tcp://127.0.0.1:*"]}}) == read_config(path)
+    assert BrokerConfig(str(path), core, {"echo": {"bind": ["tcp://127.0.0.1:*"]}}, path) == read_config(path)
 
 
 def test_all_faults_of_a_file_and_of_the_command_line_come_at_once(here: Path):

@@ -552,3 +552,84 @@ def test_an_address_that_cannot_be_opened_leaves_nothing_open(make_loop, ipc):
         loop.add(Seat(service))
     assert loop.stations == []
     assert not Path(first.removeprefix("ipc://")).exists()
+
+
+def test_a_lost_connection_is_told_to_a_service_that_watches(make_loop, context, ipc):
+    address = ipc()
+    lost = []
+
+    class Watches(Recorder):
+        def on_peer_lost(self, socket, now):
+            lost.append(socket)
+            return [(socket, (frames[0], b"still there?")) for _, frames in self.received]
+
+        def on_undelivered(self, socket, frames, reason, now):
+            lost.append((frames[0], reason))
+            return ()
+
+    service = Watches(router(address, watch_peers=True))
+    loop = make_loop()
+    loop.add(Seat(service))
+    gone, stays = dealer_to(context, address), dealer_to(context, address)
+    gone.send(b"1")
+    stays.send(b"2")
+    turn_until(loop, lambda: len(service.received) == 2)
+    peers = {frames[1]: frames[0] for _, frames in service.received}
+    gone.close()
+    turn_until(loop, lambda: len(lost) == 2)
+    assert lost == ["main", (peers[b"1"], "EHOSTUNREACH")]
+    assert stays.recv() == b"still there?"
+
+
+def test_a_call_may_remove_a_service_that_has_messages_waiting(make_loop, context, ipc):
+    address = ipc()
+    service = Recorder(router(address))
+    loop = make_loop()
+    station = loop.add(Seat(service))
+    dealer_to(context, address).send(b"x")
+    turn_until(loop, lambda: service.received)
+    loop.call(lambda: loop.remove(station))
+    loop.run_once(1)
+    assert loop.stations == []
+    loop.run_once(0)
+
+
+def test_jobs_that_were_given_up_do_not_begin_any_more(make_loop, context, ipc):
+    address = ipc()
+    gate, done = threading.Event(), []
+
+    def work(frames):
+        gate.wait(10)
+        done.append(frames[1])
+
+    service = Worker(router(address), work)
+    loop = make_loop()
+    loop.add(Seat(service))
+    client = dealer_to(context, address)
+    for number in range(6):
+        client.send(b"%d" % number)
+    turn_until(loop, lambda: len(service.received) == 6)
+    assert loop.finish(0.01) == 6
+    threads = list(loop._jobs._threads)
+    loop.close()
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert done == [b"0"]
+
+
+def test_what_is_left_to_send_at_the_end_is_sent(make_loop, context, ipc):
+    address = ipc()
+
+    class Instead(Recorder):
+        def on_undelivered(self, socket, frames, reason, now):
+            return [(socket, (self.received[0][1][0], b"instead"))]
+
+    service = Instead(router(address), lambda socket, frames: [(socket, (b"nobody", b"x"))])
+    loop = make_loop()
+    loop.add(Seat(service))
+    client = dealer_to(context, address)
+    client.send(b"go")
+    turn_until(loop, lambda: service.received)
+    assert loop.finish(5) == 0
+    assert client.recv() == b"instead"

@@ -135,3 +135,12 @@ def test_only_named_files_have_a_path():
     assert ipc_path("ipc:///run/x") == Path("/run/x")
     assert ipc_path("ipc://@abstract") is None
     assert ipc_path("tcp://127.0.0.1:1") is None
+
+
+def test_the_file_of_another_program_is_left_alone(context, folder):
+    other = context.socket(zmq.ROUTER)
+    other.bind(f"ipc://{folder}/other")
+    opened = open_socket(context, Endpoint(kind="DEALER", connect=f"ipc://{folder}/other"), WIRE)
+    assert opened.addresses == (f"ipc://{folder}/other",)
+    opened.close()
+    assert (folder / "other").is_socket()

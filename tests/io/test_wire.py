@@ -136,6 +136,12 @@ def test_a_full_queue_is_eagain_and_never_waits(wire, context):
             assert pull.recv_multipart() == [b"%d" % number, b"second frame"]
 
 
+def released_view() -> memoryview:
+    view = memoryview(b"gone")
+    view.release()
+    return view
+
+
 @pytest.mark.parametrize(
     "send",
     [
@@ -153,6 +159,8 @@ def test_a_full_queue_is_eagain_and_never_waits(wire, context):
         None,
         7,
         [],
+        ("s", (b"d", memoryview(b"abcdefgh")[::2])),
+        ("s", (b"d", released_view())),
     ],
 )
 def test_a_malformed_send_is_refused_whole(wire, pair, send):
@@ -162,6 +170,20 @@ def test_a_malformed_send_is_refused_whole(wire, pair, send):
     wait_readable(dealer)
     assert dealer.recv_multipart() == [b"after"]
     assert not dealer.poll(0)
+
+
+def test_a_message_with_too_many_frames_is_dropped_and_counted(wire, pair):
+    router, dealer = pair
+    for count in (3, 40, 4, 500, 2):
+        dealer.send_multipart([b"%d" % count] * count)
+    port = wire.port(router, None, 5)
+    assert [frames[1] for frames in port.drain(99)] == [b"3", b"4", b"2"]
+    assert port.dropped == 2
+    many = wire.port(router, None, 20)
+    dealer.send_multipart([b"x"] * 19)
+    dealer.send_multipart([b"x"] * 20)
+    assert [len(frames) for frames in many.drain(99)] == [20]
+    assert many.dropped == 1
 
 
 def test_buffers_are_sent_like_bytes(wire, pair):
@@ -258,7 +280,10 @@ def test_auto_takes_the_native_wire_where_it_is_there():
     assert type(choose_wire("auto")) is (PureWire if native_problem() else NativeWire)
 
 
-@pytest.mark.skipif(not (shutil.which("cc") and sysconfig.get_config_var("CC")), reason="no C compiler")
+PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and PYTHON_H.exists()), reason="no C compiler, or no headers of Python")
 def test_the_native_wire_is_built_where_a_compiler_is():
     assert native_problem() == ""
 

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
 from scale0_core.cli import kit
-
-FIX = "start a broker: scale0 broker; or name another one with --name or --address"
 
 
 @click.command()
@@ -34,7 +31,7 @@ def main(
     options = b"" if later is None else str(later).encode()
     body = [word.encode(errors="surrogateescape") for word in text]
     start = time.perf_counter()
-    answer = _ask(address, [command, options, *body], timeout, patience=timeout + (later or 0) / 1000)
+    answer = kit.ask(address, [command, options, *body], timeout, patience=timeout + (later or 0) / 1000)
     milliseconds = round((time.perf_counter() - start) * 1000, 3)
     if len(answer) == 3 and answer[0] == b"ERROR" and answer != body:
         code, reason = (frame.decode(errors="replace") for frame in answer[1:])
@@ -42,32 +39,3 @@ def main(
     words = [frame.decode(errors="replace") for frame in answer]
     told = {"address": address, "answer": words, "ms": milliseconds}
     kit.emit("scale0.echo/1", told, show=lambda: click.echo(" ".join(words)))
-
-
-def _ask(address: str, request: list[bytes], timeout: float, patience: float) -> list[bytes]:
-    """Send a request and wait for the answer; an error says how far it came."""
-    import zmq
-
-    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
-        raise kit.NotReachedError(
-            f"no echo service at {address}", "connecting: there is no such socket", "nothing was sent", FIX
-        )
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.immediate = True  # so that "can send" means "is connected"
-        try:
-            socket.connect(address)
-        except zmq.ZMQError as error:
-            raise kit.UsageError(
-                f"{address} is not an address", str(error), "nothing was sent", "write it like tcp://127.0.0.1:5555"
-            ) from error
-        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
-            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-            raise kit.NotReachedError(f"no echo service at {address}", why, "nothing was sent", FIX)
-        socket.send_multipart(request)
-        if not socket.poll(round(patience * 1000)):
-            why = f"waiting for the answer: connected and sent, but nothing came within {patience:g} s"
-            raise kit.TimedOutError(
-                f"{address} does not answer", why, "the request may still be carried out", "try a longer --timeout"
-            )
-        return socket.recv_multipart()

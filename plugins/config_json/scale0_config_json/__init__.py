@@ -1,0 +1,1 @@
+"""The config_json plugin of Scale0: configurations as JSON."""

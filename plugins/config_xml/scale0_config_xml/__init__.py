@@ -1,0 +1,1 @@
+"""The config_xml plugin of Scale0: configurations as XML."""

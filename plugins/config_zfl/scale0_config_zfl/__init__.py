@@ -1,0 +1,1 @@
+"""The config_zfl plugin of Scale0: configurations as ZFL."""

@@ -1,0 +1,260 @@
+"""The command `scale0 discovery`: ask for services from a shell, and watch them."""
+# does I/O: it is an application
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scale0_core.cli import kit
+
+if TYPE_CHECKING:
+    import zmq
+
+    from scale0_core.api import Frames
+    from scale0_discovery.watching import Watch
+
+FIX = "start a broker with the plugin discovery: scale0 broker; or name another one with --name or --address"
+COLUMNS = {
+    "service": "service", "provider": "provider", "kind": "kind", "state": "state", "version": "version",
+    "metadata": "metadata", "endpoints": "endpoints",
+}  # fmt: skip
+SILENCE = 15.0
+"""Seconds without a message, bookmarks included, after which a watch looks whether the broker is still there."""
+
+_address = click.option("--address", metavar="ADDRESS", help="Where queries go; by default the broker's ipc address.")
+_name = click.option("--name", default="default", show_default=True, metavar="BROKER", help="Which broker here.")
+_timeout = click.option(
+    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds."
+)
+
+
+@click.group()
+def main() -> None:
+    """Find services: who offers them, how they are doing, and what changes."""
+
+
+def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    if any("=" not in value for value in values):
+        raise click.BadParameter("write it as KEY=VALUE")
+    return dict(value.split("=", 1) for value in values)
+
+
+@main.command()
+@click.argument("service", required=False)
+@click.option("--version", "versions", metavar="RANGE", help="Such as '>=1.2,<2'.")
+@click.option("--metadata", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="May be given several times.")
+@click.option("--state", help="Only those in this state: responsive, unresponsive, lost, quarantined.")
+@click.option("--gone", is_flag=True, help="Those that went instead, with the revision at which they did.")
+@_address
+@_name
+@_timeout
+@kit.output_option
+def ls(
+    *, service: str | None, versions: str | None, metadata: dict[str, str], state: str | None, gone: bool,
+    address: str | None, name: str, timeout: float,
+) -> None:  # fmt: skip
+    """List who offers SERVICE, or all services."""
+    wanted = {"service": service, "version": versions, "metadata": metadata or None, "state": state, "gone": gone}
+    options = {key: value for key, value in wanted.items() if value is not None}
+    rows: list[dict[str, Any]] = []
+    with _connected(address, name, timeout) as socket:
+        answer = _ask(socket, "LIST", options, timeout)
+        rows += answer["providers"]
+        while answer["more"] is not None:
+            answer = _ask(socket, "LIST", options | {"after": answer["more"]}, timeout)
+            rows += answer["providers"]
+    columns = COLUMNS | {"removed": "removed at"} if gone else COLUMNS
+    if kit.output_format() == "table":
+        rows = [{key: _safe(value) for key, value in (row | {"metadata": _metadata(row)}).items()} for row in rows]
+    kit.emit("scale0.discovery.providers/1", rows, columns=columns)
+
+
+@main.command()
+@click.argument("service")
+@_address
+@_name
+@_timeout
+@kit.output_option
+def show(service: str, address: str | None, name: str, timeout: float) -> None:
+    """Show all about SERVICE: who offers it, where, and its figures. Ends with 1 when nobody can answer."""
+    with _connected(address, name, timeout) as socket:
+        info = _ask(socket, "INFO", {"service": service}, timeout)
+    kit.emit("scale0.discovery.service/1", info, show=lambda: _show(info))
+    if not info["alive"]:
+        kit.finish(kit.Exit.NEGATIVE)
+
+
+@main.command()
+@click.argument("service", required=False)
+@click.option("--watch-address", metavar="ADDRESS", help="Where changes are published; by default as the broker says.")
+@click.option("--since", metavar="REVISION", type=click.IntRange(min=0), help="Begin after this one, not with a list.")
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many changes.")
+@_address
+@_name
+@_timeout
+@kit.output_option
+def watch(
+    *, service: str | None, watch_address: str | None, since: int | None, count: int | None, address: str | None,
+    name: str, timeout: float,
+) -> None:  # fmt: skip
+    """Write a line for everybody who offers SERVICE, or any, and one for each change from then on. Ends by Ctrl-C."""
+    from scale0_discovery.watching import RefusedError, Watch
+
+    following = Watch(service, revision=since)
+    with _connected(address, name, timeout) as requests, _subscribed(watch_address, name, address, following) as news:
+        try:
+            for number, change in enumerate(_follow(following, requests, news, timeout), 1):
+                _write(change)
+                if number == count:
+                    return
+        except RefusedError as error:
+            raise kit.NegativeError("the broker refuses", str(error), "nothing is watched", "see the reason") from error
+        except KeyboardInterrupt:
+            kit.say(f"last revision: {following.revision}")
+
+
+def _follow(
+    following: Watch, requests: zmq.Socket[bytes], news: zmq.Socket[bytes], timeout: float
+) -> Iterator[Mapping[str, Any]]:
+    """Give the changes as they come; whoever is not there any more is waited for."""
+    import zmq
+
+    poller = zmq.Poller()
+    poller.register(requests, zmq.POLLIN)
+    poller.register(news, zmq.POLLIN)
+    asked: float | None = None
+    heard = time.monotonic()
+    told = False
+    while True:
+        if asked is None and (request := following.request()) is not None and requests.poll(0, zmq.POLLOUT):
+            requests.send_multipart(request)
+            asked = time.monotonic()
+        ready = dict(poller.poll(200))
+        now = time.monotonic()
+        if requests in ready:
+            asked, heard, told = None, now, False
+            yield from following.answered(tuple(requests.recv_multipart()))
+        if news in ready:
+            heard = now
+            yield from following.published(tuple(news.recv_multipart()))
+        if asked is not None and now - asked > timeout:
+            asked = None  # it went to a broker that is no more
+        if now - heard > SILENCE:
+            following.check()
+            if not told:
+                kit.say(f"Nothing heard for {SILENCE:g} s; waiting for the broker.")
+            heard, told = now, True
+
+
+def _write(change: Mapping[str, Any]) -> None:
+    row = change["provider"]
+    words = [f"{change['revision']:>8}", f"{change['kind']:8}", row["service"], row["provider"], row["state"]]
+    line = _safe("  ".join(filter(None, (*words, row["version"], _metadata(row)))))
+    kit.emit("scale0.discovery.change/1", change, show=lambda: click.echo(line))
+
+
+def _show(info: dict[str, Any]) -> None:
+    lines = [f"{info['service']}: {'somebody answers' if info['alive'] else 'nobody can answer'}"]
+    for row in (*info["providers"], *info["gone"]):
+        state = f"gone at {row['removed']}" if "removed" in row else row["state"]
+        words = (row["provider"], row["kind"], state, row["version"], _metadata(row))
+        lines.append("  " + "  ".join(filter(None, words)))
+        addresses = row["sockets"] or {"": row["endpoints"]}
+        lines += [f"    {f'{name} at ' if name else ''}{each}" for name, bound in addresses.items() for each in bound]
+    for kind, figures in info["stats"].items():
+        told = [f"{key.replace('_', ' ')} {value}" for key, value in figures.items() if value not in (None, "")]
+        lines.append(f"  {kind}: {', '.join(told)}")
+    for line in lines:
+        click.echo(_safe(line))
+
+
+def _safe(value: Any) -> Any:
+    """Make what a worker says of itself safe to print: it might want to talk to the terminal."""
+    from scale0_core.api import printable
+
+    return printable(value, 2000) if isinstance(value, str) else value
+
+
+def _metadata(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(row["metadata"].items()) if key != "version")
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _connected(address: str | None, name: str, timeout: float) -> Iterator[zmq.Socket[bytes]]:
+    import zmq
+
+    address = address or f"ipc://{kit.runtime_dir(name)}/discovery"
+    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
+        why = "connecting: there is no such socket"
+        raise kit.NotReachedError(f"no discovery service at {address}", why, "nothing was asked", FIX)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.immediate = True  # so that "can send" means "is connected"
+        _connect(socket, address)
+        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
+            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+            raise kit.NotReachedError(f"no discovery service at {address}", why, "nothing was asked", FIX)
+        yield socket
+
+
+@contextmanager
+def _subscribed(
+    watch_address: str | None, name: str, address: str | None, following: Watch
+) -> Iterator[zmq.Socket[bytes]]:
+    import zmq
+
+    if watch_address is None and address is not None:
+        watch_address = f"{address}-watch" if address.startswith("ipc://") else None
+        if watch_address is None:
+            raise kit.UsageError(
+                "--watch-address is missing", f"changes are not published at {address}, which takes queries",
+                "nothing was asked", "give the address of the socket watch of the service discovery",
+            )  # fmt: skip
+    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
+        socket.linger = 0
+        _connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
+        for topic in following.topics:
+            socket.subscribe(topic)
+        yield socket
+
+
+def _connect(socket: zmq.Socket[bytes], address: str) -> None:
+    import zmq
+
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise kit.UsageError(
+            f"{address} is not an address", str(error), "nothing was asked", "write it like tcp://127.0.0.1:5555"
+        ) from error
+
+
+def _ask(socket: zmq.Socket[bytes], command: str, options: dict[str, Any], timeout: float) -> dict[str, Any]:
+    socket.send_multipart([command.encode(), json.dumps(options).encode()])
+    if not socket.poll(round(timeout * 1000)):
+        raise _silent(timeout)
+    answer: Frames = tuple(socket.recv_multipart())
+    if answer[0] == b"ERROR":
+        why = b": ".join(answer[1:3]).decode(errors="replace")
+        raise kit.NegativeError(
+            "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
+        )
+    told: dict[str, Any] = json.loads(answer[1])
+    return told
+
+
+def _silent(timeout: float) -> kit.TimedOutError:
+    why = f"waiting for the answer: connected and sent, but nothing came within {timeout:g} s"
+    return kit.TimedOutError(
+        "the broker does not answer", why, "what is there now is not known", "try a longer --timeout"
+    )

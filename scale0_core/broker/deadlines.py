@@ -1,0 +1,70 @@
+"""Many deadlines, cheap to set and to take back."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Deadlines(Generic[K, V]):
+    """Keeps items by the moment they are due, in steps of ``grain`` seconds.
+
+    Setting and removing cost two operations on a dict each, however many there are: a heap of single items would cost a
+    walk, and removed items would stay in it until they are due. Nothing is due early; it may be late by one step.
+    """
+
+    def __init__(self, grain: float = 0.05) -> None:
+        self._grain = grain
+        self._slots: dict[int, dict[K, V]] = {}
+        self._slot_of: dict[K, int] = {}
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._slot_of
+
+    def set(self, key: K, when: float, item: V) -> None:
+        """Have an item come due at ``when``; an earlier setting of the key no longer counts."""
+        slot = int(when / self._grain) + 1
+        before = self._slot_of.get(key)
+        if before is not None:
+            if before == slot:
+                self._slots[slot][key] = item
+                return
+            del self._slots[before][key]
+        entries = self._slots.get(slot)
+        if entries is None:
+            entries = self._slots[slot] = {}
+            heapq.heappush(self._order, slot)
+        entries[key] = item
+        self._slot_of[key] = slot
+
+    def remove(self, key: K) -> None:
+        """Forget an item, if it is there."""
+        slot = self._slot_of.pop(key, None)
+        if slot is not None:
+            del self._slots[slot][key]
+
+    def next(self) -> float | None:
+        """Say when the next item is due."""
+        order, slots = self._order, self._slots
+        while order:
+            if slots[order[0]]:
+                return order[0] * self._grain
+            del slots[heapq.heappop(order)]
+        return None
+
+    def take(self, now: float) -> list[V]:
+        """Take out all that is due, in order of time."""
+        due: list[V] = []
+        while (when := self.next()) is not None and when <= now:
+            entries = self._slots.pop(heapq.heappop(self._order))
+            for key in entries:
+                del self._slot_of[key]
+            due.extend(entries.values())
+        return due

@@ -1,0 +1,323 @@
+"""Tasks from frontends to backends and their replies back: queues, deadlines, and what happens when a backend dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+
+import attrs
+
+from scale0_core.broker.deadlines import Deadlines
+from scale0_core.broker.workers import ClientKey, Frontend, ServiceQueue, Task, Worker, first_idle
+from scale0_core.config.network import ALL, NetworkConfig
+from scale0_core.protocol import messages as wire
+from scale0_core.protocol import options as read
+from scale0_core.protocol.codes import Code
+from scale0_core.protocol.messages import MalformedError
+from scale0_core.protocol.states import ClientEvent, ClientState
+from scale0_core.service import Frames, Send
+
+FRONTEND_MEMORY = 60.0
+"""Seconds after which a frontend that has nothing open is forgotten."""
+
+MOST_FRONTENDS = 100_000
+"""Connections that are remembered; beyond so many, those that have nothing open are forgotten early."""
+
+MOST_SERVICES_KNOWN = 10_000
+"""Workers choose the names; beyond so many, those that nobody offers any more are forgotten."""
+
+
+@attrs.define
+class DispatchCounts:
+    """What the dispatcher let fall, by reason."""
+
+    unknown_replies: int = 0
+    forged_replies: int = 0
+    redispatched: int = 0
+    abandoned: int = 0
+
+
+class Dispatcher:
+    """Knows all services, workers and open tasks. Methods that change something return what is to be sent."""
+
+    def __init__(self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None) -> None:
+        self.config = config
+        self.services: dict[bytes, ServiceQueue] = {}
+        self.workers: dict[ClientKey, Worker] = {}
+        self.frontends: dict[ClientKey, Frontend] = {}
+        self.tasks: dict[bytes, Task] = {}
+        self.counts = DispatchCounts()
+        self._deadlines: Deadlines[bytes, Task] = Deadlines()
+        self._forget: Deadlines[ClientKey, Frontend] = Deadlines(grain=5.0)
+        self._numbers = count(1)
+        self._changed = changed
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def submit(self, key: ClientKey, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Send]:
+        """Take a task: body is service, id, payload. It goes to a worker, into the queue, or back as an error."""
+        frontend = self.frontends.get(key)
+        if frontend is None:
+            if len(self.frontends) >= MOST_FRONTENDS and not self._forget_idle():
+                return (_error(key, envelope, Code.TOO_MANY, _REFUSALS[Code.TOO_MANY], body),)
+            frontend = self.frontends[key] = Frontend(key, now)
+            self._forget.set(key, now + FRONTEND_MEMORY, frontend)
+        frontend.last_seen = now
+        frontend.tasks += 1
+        name, client_id = body[0], body[1]
+        timeout, retry = self._terms(options) if options else (self.config.task_timeout / 1000, False)
+        service = self.services.get(name)
+        if service is None:
+            return (_error(key, envelope, Code.NO_SERVICE, "nobody offers this service here", body),)
+        service.requests += 1
+        if frontend.open >= self.config.client_limit:
+            return (_refused(service, key, envelope, Code.TOO_MANY, body),)
+        number = next(self._numbers).to_bytes(8, "big")
+        task = Task(number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry)
+        worker = first_idle(service)
+        if worker is None:
+            if not service.workers:
+                return (_refused(service, key, envelope, Code.UNAVAILABLE, body),)
+            if len(service.queue) >= self.config.queue_limit:
+                return (_refused(service, key, envelope, Code.TOO_MANY, body),)
+        self.tasks[number] = task
+        self._deadlines.set(number, task.deadline, task)
+        frontend.open += 1
+        if worker is None:
+            service.queue[number] = task
+            return ()
+        return (self._hand_over(task, worker, now),)
+
+    def reply(self, key: ClientKey, options: bytes, body: Frames, now: float) -> Iterable[Send]:
+        """Take a reply: body is service, the task's number, payload. ``more`` in the options announces another."""
+        task = self.tasks.get(body[1])
+        if task is None:
+            self.counts.unknown_replies += 1  # late, or answered by another: dropped, as the protocol says
+            return self._late_reply(key, options, body[1], now)
+        worker = task.worker
+        if worker is None or worker.key != key:
+            self.counts.forged_replies += 1
+            raise MalformedError("this task is not in the hands of this worker", Code.FORBIDDEN)
+        more = False
+        if options:
+            terms = wire.read_options(options)
+            more = read.flag(terms, "more")
+            if "code" in terms:
+                task.service.failed(read.text(terms, "message", longest=10_000))
+        forward = (
+            task.client.key[0],
+            (*task.envelope, wire.FRONTEND, wire.TASKREPLY, options, task.service.name, task.client_id, *body[2:]),
+        )
+        if more:
+            return (forward,)
+        task.service.service_time.add(now - task.sent)
+        self._end(task)
+        if worker.finish(task):
+            return (forward, *self.give_work(worker, now))
+        return (forward,)
+
+    def give_work(self, worker: Worker, now: float) -> list[Send]:
+        """Hand waiting tasks to a worker that has room, the longest waiting first; then it waits in the queues."""
+        sends = []
+        while worker.ready:
+            waiting = [service for service in worker.services if service.queue]
+            if not waiting:
+                worker.join_queues()
+                break
+            service = min(waiting, key=lambda entry: next(iter(entry.queue.values())).created)
+            sends.append(self._hand_over(service.first_waiting(), worker, now))
+        return sends
+
+    def _hand_over(self, task: Task, worker: Worker, now: float) -> Send:
+        worker.take(task, now)
+        socket, routing_id = worker.key
+        envelope: Frames = (routing_id, b"") if worker.delimiter else (routing_id,)
+        worker.owes_answer = False
+        frames = (*envelope, wire.BACKEND, wire.TASK, task.options, task.service.name, task.number, *task.payload)
+        return (socket, frames)
+
+    def _terms(self, options: bytes) -> tuple[float, bool]:
+        terms = wire.read_options(options)
+        timeout = read.interval(terms, "timeout")
+        longest = self.config.max_task_timeout / 1000
+        return (
+            self.config.task_timeout / 1000 if timeout is None else min(timeout, longest),
+            read.flag(terms, "retry"),
+        )
+
+    def _end(self, task: Task) -> None:
+        task.done = True
+        task.payload = ()
+        task.client.open -= 1
+        del self.tasks[task.number]
+        task.service.queue.pop(task.number, None)
+        self._deadlines.remove(task.number)
+
+    def _fail(self, task: Task, code: Code, reason: str) -> Send:
+        self._end(task)
+        task.service.failed(reason)
+        return _error(task.client.key, task.envelope, code, reason, (task.service.name, task.client_id))
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def permitted(self, names: Iterable[str]) -> tuple[list[ServiceQueue], list[str]]:
+        """Split the services a worker offers into those this broker manages and those it refuses."""
+        taken, refused = [], []
+        wanted = list(names)
+        new = sum(name.encode() not in self.services for name in wanted)
+        if new and len(self.services) + new > MOST_SERVICES_KNOWN:
+            self._forget_unused()
+        for name in wanted:
+            service = self._service(name.encode()) if self._manages(name) else None
+            if service is None:
+                refused.append(name)
+            else:
+                taken.append(service)
+        return taken, refused
+
+    def _manages(self, name: str) -> bool:
+        return self.config.services == ALL or name in self.config.services
+
+    def _service(self, name: bytes) -> ServiceQueue | None:
+        """Give the service of a name; none when it is new and there are very many."""
+        service = self.services.get(name)
+        if service is None and len(self.services) < MOST_SERVICES_KNOWN:
+            service = self.services[name] = ServiceQueue(name)
+        return service
+
+    def _forget_unused(self) -> None:
+        for name in [name for name, service in self.services.items() if service.unused]:
+            del self.services[name]
+
+    def announce(self, worker: Worker) -> None:
+        """Tell the registry that something about a worker changed."""
+        self._changed(worker)
+
+    def lose(self, worker: Worker, event: ClientEvent, now: float) -> list[Send]:
+        """Forget a worker; its tasks go to others where that is allowed, and end in an error where not."""
+        if self.workers.pop(worker.key, None) is None:
+            return []
+        worker.happen(event)
+        worker.offer(())
+        sends: list[Send] = []
+        for task in worker.in_hand.values():
+            if not task.done:  # one that expired has been answered
+                sends += self._take_back(task, now, delivered=True)
+        worker.in_hand.clear()
+        self._changed(worker)
+        return sends
+
+    def _take_back(self, task: Task, now: float, *, delivered: bool) -> list[Send]:
+        """Put a task that its worker cannot finish back at the head of the queue, or fail it."""
+        task.worker = None
+        if delivered and not task.retry:
+            return [self._fail(task, Code.DEADLINE, "the worker that had this task is gone")]
+        self.counts.redispatched += 1
+        worker = first_idle(task.service)
+        if worker is not None:
+            return [self._hand_over(task, worker, now)]
+        if not task.service.workers:
+            return [self._fail(task, Code.UNAVAILABLE, "no worker is there any more")]
+        task.service.queue[task.number] = task
+        task.service.queue.move_to_end(task.number, last=False)
+        return []
+
+    def undelivered_task(self, number: bytes, worker: Worker, reason: str, now: float) -> list[Send]:
+        """Take back a task that never left the broker; safe to send to another, whatever it is."""
+        task = worker.in_hand.pop(number, None)
+        sends = self.lose(worker, ClientEvent.LOST, now) if reason != "EAGAIN" else self._hold(worker)
+        if task is not None and not task.done:
+            sends += self._take_back(task, now, delivered=False)
+        return sends
+
+    def _hold(self, worker: Worker) -> list[Send]:
+        """Give a worker whose connection is congested no more tasks until it is heard of."""
+        worker.leave_queues()
+        if worker.state in (ClientState.READY, ClientState.BUSY):
+            worker.happen(ClientEvent.SILENCE)
+        return []
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Say when a task expires or a frontend may be forgotten."""
+        tasks, clients = self._deadlines.next(), self._forget.next()
+        return clients if tasks is None else tasks if clients is None else min(tasks, clients)
+
+    def on_deadline(self, now: float) -> list[Send]:
+        """Fail the tasks whose time is up."""
+        sends = []
+        for task in self._deadlines.take(now):
+            task.service.timeouts += 1
+            worker = task.worker
+            reason = "no worker was free in time" if worker is None else "the worker did not answer in time"
+            self._deadlines.set(task.number, now, task)  # _end removes it
+            sends.append(self._fail(task, Code.DEADLINE, reason))
+            # the worker still has it in hand: its late reply is what makes room again
+        for frontend in self._forget.take(now):
+            if frontend.open or now - frontend.last_seen < FRONTEND_MEMORY:
+                self._forget.set(frontend.key, now + FRONTEND_MEMORY, frontend)
+            else:
+                self.frontends.pop(frontend.key, None)
+        return sends
+
+    def frontend_gone(self, key: ClientKey) -> None:
+        """Let go of what a vanished frontend had waiting."""
+        frontend = self.frontends.pop(key, None)
+        self._forget.remove(key)
+        if frontend is None or not frontend.open:
+            return
+        for task in [task for task in self.tasks.values() if task.client is frontend and task.worker is None]:
+            self.counts.abandoned += 1
+            self._end(task)
+
+    def _forget_idle(self) -> bool:
+        idle = [key for key, frontend in self.frontends.items() if not frontend.open]
+        for key in idle:
+            del self.frontends[key]
+            self._forget.remove(key)
+        return bool(idle)
+
+    def _late_reply(self, key: ClientKey, options: bytes, number: bytes, now: float) -> list[Send]:
+        """Make room in a worker whose task had expired before it answered."""
+        worker = self.workers.get(key)
+        task = worker.in_hand.get(number) if worker else None
+        if worker is None or task is None or read.flag(wire.read_options(options), "more"):
+            return []
+        return self.give_work(worker, now) if worker.finish(task) else []
+
+
+_REFUSALS = {Code.TOO_MANY: "too many tasks are open or wait already", Code.UNAVAILABLE: "no worker is there any more"}
+
+
+def _refused(service: ServiceQueue, key: ClientKey, envelope: Frames, code: Code, body: Frames) -> Send:
+    service.failed(_REFUSALS[code])
+    return _error(key, envelope, code, _REFUSALS[code], body)
+
+
+def _error(key: ClientKey, envelope: Frames, code: Code, reason: str, body: Frames) -> Send:
+    options = wire.write_options(code=int(code), message=reason, id=body[1].decode("utf-8", "replace"))
+    return (key[0], (*envelope, wire.FRONTEND, wire.ERROR, options, body[0], body[1]))
+
+
+def service_rows(services: Mapping[bytes, ServiceQueue]) -> list[dict[str, object]]:
+    """Describe all services for people and programs."""
+    rows = []
+    for service in services.values():
+        p50, p95, p99 = service.service_time.percentiles()
+        rows.append(
+            {
+                "service": service.name.decode("utf-8", "replace"),
+                "workers": len(service.workers),
+                "idle": len(service.idle),
+                "waiting": service.waiting(),
+                "requests": service.requests,
+                "errors": service.errors,
+                "timeouts": service.timeouts,
+                "last_error": service.last_error,
+                "p50_ms": round(p50 * 1000, 3),
+                "p95_ms": round(p95 * 1000, 3),
+                "p99_ms": round(p99 * 1000, 3),
+            }
+        )
+    return rows

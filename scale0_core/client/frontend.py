@@ -1,0 +1,231 @@
+"""A client's dialog with its broker: configuration, liveness, going to another broker. Without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from scale0_core.client.brokers import Route
+from scale0_core.client.calls import Call, Calls
+from scale0_core.client.errors import CallError
+from scale0_core.client.storage import JSON, Stored, other_type, read_config
+from scale0_core.logs import get_logger, printable
+from scale0_core.protocol import messages as wire
+from scale0_core.protocol.messages import MalformedError, Message
+from scale0_core.service import Frames
+
+LOG = get_logger("client")
+
+PING_AFTER = 1.0
+"""Seconds without a word, with calls open, after which the broker is asked whether it is there."""
+
+UNREACHED_AFTER = 3.0
+"""Seconds without a connection after which another broker is tried, if one is known."""
+
+LIVENESS = 3
+
+
+class Frontend:
+    """Says where to connect (``address``; anew when ``connection`` grows) and what to send (``out``)."""
+
+    def __init__(
+        self, route: Route, *, identity: str, config_type: str = JSON, stored: Stored | None = None, retries: int = 5,
+        random: Random | None = None, store: Callable[[Stored], None] = lambda stored: None,
+    ) -> None:  # fmt: skip
+        self.route, self.identity, self.stored = route, identity, stored
+        self.connection = 0
+        self.linked = False
+        self.silent = False
+        self.malformed = 0
+        self.out: list[Frames] = []
+        self.calls = Calls(self.out, retries=retries, random=random or Random())  # noqa: S311
+        self.calls.address = self.address
+        self._config_type, self._store = config_type, store
+        self._pinged: float | None = None
+        self._busy_since = self._unlinked_since = 0.0
+        if stored is not None:
+            route.config = stored.config
+
+    @property
+    def address(self) -> str:
+        """Where to connect."""
+        return self.route.here.frontend
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin to connect."""
+        self.connection += 1
+        self._unlinked_since = now
+
+    def on_linked(self, now: float) -> None:
+        """Validate the configuration, and send what has waited."""
+        self.linked, self.silent, self._pinged = True, False, None
+        self._busy_since = now
+        if self.route.asking:
+            self._need_broker()
+        else:
+            self._check_config()
+            self.calls.connected(now)
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone; ZeroMQ makes another one by itself."""
+        if not self.linked:
+            return
+        self.linked, self._unlinked_since = False, now
+        self.calls.disconnected()
+        if self.route.here != self.route.told:
+            self.route.back()
+            self._reconnect(now)
+
+    def _reconnect(self, now: float) -> None:
+        self.connection += 1
+        self.linked, self._unlinked_since = False, now
+        self.calls.disconnected()
+        self.calls.address = self.address
+
+    def _elsewhere(self, now: float) -> None:
+        before = self.address
+        if self.route.elsewhere():
+            LOG.warning("the broker cannot be reached, another is tried", broker=before, other=self.address)
+            self._reconnect(now)
+
+    # --- what the user does -----------------------------------------------------------------------------------------
+
+    def open(self, call: Call, now: float) -> None:
+        """Make a call."""
+        if not len(self.calls):
+            self._busy_since = now
+        self.calls.open(call, now)
+
+    def close(self, error: CallError) -> None:
+        """End all calls and take leave."""
+        self.calls.close(error)
+        if self.linked:
+            self.out.append((wire.FRONTEND, wire.DISCONNECT, b""))
+
+    # --- what the broker says ---------------------------------------------------------------------------------------
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message from the broker."""
+        self.calls.heard = now
+        self._pinged = None
+        if self.silent:
+            self.silent = False
+            self.calls.resume(now)
+        try:
+            if len(frames) > 4 and frames[1] == wire.TASKREPLY and frames[0] == wire.FRONTEND:
+                self.calls.reply(frames[2], frames[3:])
+            else:
+                self._receive_any(wire.read_message(frames, routed=False), now)
+        except MalformedError as error:
+            self.malformed += 1
+            LOG.warning("the broker sent something that cannot be read", broker=self.address, reason=error.reason)
+
+    def _receive_any(self, message: Message, now: float) -> None:
+        command = message.command
+        if command == wire.ERROR:
+            self._on_error(message, now)
+        elif command == wire.PONG:
+            self.calls.pong(message.body)
+        elif command == wire.CONFIG:
+            self._on_config(read_config(message))
+        elif command == wire.CONFIGACK:
+            self._on_ack(message)
+        elif command == wire.FORCENEGOTIATE:
+            self._check_config()
+        elif command == wire.CHANGEBROKER:
+            self._on_change(message, now)
+        elif command == wire.DISCONNECTERROR:
+            LOG.warning("the broker objects", broker=self.address, **_told(message))
+
+    def _on_error(self, message: Message, now: float) -> None:
+        if len(message.body) >= 2:
+            self.calls.error(message.options, message.body, now)
+        elif message.options.get("code") == 415:
+            kind = other_type(message.options.get("types"))
+            if kind != self._config_type:
+                self._config_type = kind
+                self._check_config()
+        elif self.route.asking:
+            self._elsewhere(now)
+
+    def _on_config(self, stored: Stored | None) -> None:
+        if stored is None:
+            return
+        self.stored = stored
+        self.route.config = stored.config or self.route.config
+        self.route.arrived()
+        self._store(stored)
+
+    def _on_ack(self, message: Message) -> None:
+        version = message.options.get("config_version")
+        if isinstance(version, int | str) and (self.stored is None or self.stored.version != version):
+            self.stored = Stored(version)
+        self.route.arrived()
+
+    def _on_change(self, message: Message, now: float) -> None:
+        asked = self.route.asking
+        if self.route.sent_to(message.options):
+            self._reconnect(now)
+        elif asked:
+            self._check_config()
+            self.calls.connected(now)
+
+    def _check_config(self) -> None:
+        stored = self.stored
+        options = wire.write_options(
+            identity=self.identity, services=[], config_type=self._config_type or None,
+            config_version=stored.version if stored else None,
+        )  # fmt: skip
+        self.out.append((wire.FRONTEND, wire.CHECKCONFIG, options))
+
+    def _need_broker(self) -> None:
+        options = wire.write_options(
+            identity=self.identity, services=[], group=self.route.here.group, unreachable=self.route.unreachable
+        )
+        self.out.append((wire.FRONTEND, wire.NEEDBROKER, options))
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        calls, check = self.calls.next_deadline(), self._check_at()
+        return calls if check is None else check if calls is None else min(calls, check)
+
+    def on_deadline(self, now: float) -> None:
+        """End calls whose time is up; look whether the broker is there."""
+        self.calls.on_deadline(now)
+        check = self._check_at()
+        if check is None or check > now:
+            return
+        if not self.linked:
+            self._unlinked_since = now
+            self._elsewhere(now)
+        elif self._pinged is None:
+            self._ping(now)
+        else:
+            self.silent = True
+            self._ping(now)
+            self._elsewhere(now)
+
+    def _ping(self, now: float) -> None:
+        self._pinged = now
+        self.out.append((wire.FRONTEND, wire.PING, b""))
+
+    def _check_at(self) -> float | None:
+        if not len(self.calls):
+            return None
+        if not self.linked:
+            return self._unlinked_since + UNREACHED_AFTER
+        if self._pinged is None:
+            return max(self.calls.heard, self._busy_since) + PING_AFTER
+        return self._pinged + self._patience()
+
+    def _patience(self) -> float:
+        config = self.route.config
+        return LIVENESS * (config.default_heartbeat_interval if config else 2500) / 1000
+
+
+def _told(message: Message) -> dict[str, str]:
+    return {name: printable(message.options.get(name, "")) for name in ("code", "message")}

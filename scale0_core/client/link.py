@@ -1,0 +1,261 @@
+"""One connection to a broker, and the engine that runs a dialog without I/O on it."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import zmq
+
+from scale0_core.errors import AddressError
+from scale0_core.logs import get_logger
+from scale0_core.service import MIB, Frames
+
+LOG = get_logger("client")
+
+BATCH = 500
+"""Messages taken in one turn, so that deadlines and sends have theirs."""
+
+EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+OPTIONS = {
+    zmq.SNDHWM: 10_000,
+    zmq.RCVHWM: 100_000,  # what the broker cannot deliver here is lost, so there is room
+    zmq.MAXMSGSIZE: MIB,
+    zmq.IMMEDIATE: 1,  # what waits for a connection waits in the dialog, which knows when it is no longer wanted
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 1000,
+    zmq.HANDSHAKE_IVL: 5000,
+    zmq.CONNECT_TIMEOUT: 5000,
+    zmq.HEARTBEAT_IVL: 5000,
+    zmq.HEARTBEAT_TIMEOUT: 20_000,
+    zmq.TCP_KEEPALIVE: 1,
+}
+
+Socket = zmq.Socket[bytes]
+
+
+def ready(socket: Socket) -> int:
+    """Say what a socket is ready for: POLLIN, POLLOUT."""
+    return cast("int", socket.getsockopt(zmq.EVENTS))
+
+
+class Dialog(Protocol):
+    """What runs on a link: ``Frontend`` or ``Session``."""
+
+    connection: int
+    out: list[Frames]
+
+    @property
+    def address(self) -> str:
+        """Where to connect; empty for nowhere."""
+
+    def start(self, now: float) -> None:
+        """Begin."""
+
+    def on_linked(self, now: float) -> None:
+        """Note that there is a connection."""
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone."""
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+
+    def on_deadline(self, now: float) -> None:
+        """Do what is due."""
+
+
+class Link:
+    """A DEALER socket on its way to one address, and the monitor that tells when it is there."""
+
+    def __init__(self, context: zmq.Context[Socket], address: str, linger_ms: int) -> None:
+        self.address = address
+        self.socket = context.socket(zmq.DEALER)
+        self.outbox: deque[Frames] = deque()
+        self.monitor: Socket | None = None
+        try:
+            for option, value in OPTIONS.items():
+                self.socket.setsockopt(option, value)
+            self.socket.setsockopt(zmq.LINGER, linger_ms)
+            self.socket.setsockopt(zmq.IPV6, 1)
+            self.monitor = self.socket.get_monitor_socket(EVENTS)
+            self.monitor.setsockopt(zmq.LINGER, 0)
+            self.socket.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise AddressError(
+                f"cannot connect to {address}",
+                str(error),
+                "nothing is sent",
+                "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path; a name is that of a broker here",
+            ) from error
+
+    def send(self, frames: Frames) -> None:
+        """Send, or keep for when there is room."""
+        if self.outbox or not self._try(frames):
+            self.outbox.append(frames)
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        while self.outbox and self._try(self.outbox[0]):
+            self.outbox.popleft()
+
+    def _try(self, frames: Frames) -> bool:
+        for _ in range(2):
+            try:
+                self.socket.send_multipart(frames, zmq.DONTWAIT)
+            except zmq.Again:
+                # a connection may have just come about, of which the socket learns by looking
+                if not ready(self.socket) & zmq.POLLOUT:
+                    return False
+            else:
+                return True
+        return False
+
+    def messages(self) -> list[Frames]:
+        """Take what has come, at most one batch."""
+        found: list[Frames] = []
+        receive = self.socket.recv_multipart
+        with contextlib.suppress(zmq.Again):
+            while len(found) < BATCH:
+                found.append(tuple(receive(zmq.DONTWAIT)))
+        return found
+
+    def events(self) -> list[bool]:
+        """Say what happened to the connection: True when it came about, False when it broke."""
+        found = []
+        monitor = self.monitor
+        with contextlib.suppress(zmq.Again):
+            while monitor is not None:
+                (number,) = struct.unpack("=H", monitor.recv_multipart(zmq.DONTWAIT)[0][:2])
+                found.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        return found
+
+    def close(self) -> None:
+        """Close; what was sent has until the linger ends to leave."""
+        self.flush()
+        self.outbox.clear()
+        if self.monitor is not None:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.monitor = None
+        self.socket.close()
+
+
+class Engine:
+    """Runs a dialog: whoever drives it calls ``turn`` when there is something to read or the deadline has come."""
+
+    def __init__(self, dialog: Dialog, linger_ms: int) -> None:
+        self.dialog = dialog
+        self.link: Link | None = None
+        self.on_link: Callable[[Link | None, Link | None], None] = lambda old, new: None
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._linger_ms = linger_ms
+        self._connection = 0
+        self._clear: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to connect; raises an AddressError when the address is no address."""
+        self.dialog.start(time.monotonic())
+        try:
+            self._reopen()
+        except AddressError:
+            self.close()
+            raise
+
+    def turn(self) -> bool:
+        """Do all there is to do; tell whether more is waiting already."""
+        now = time.monotonic()
+        more = self._read(now) if self.link is not None else False
+        deadline = self.dialog.next_deadline()
+        if deadline is not None and deadline <= now:
+            self.dialog.on_deadline(now)
+        self.apply()
+        return more
+
+    def _read(self, now: float) -> bool:
+        link = self.link
+        assert link is not None
+        messages = link.messages()
+        for frames in messages:
+            self.dialog.receive(frames, now)
+            if self.dialog.connection != self._connection:
+                return False  # the rest comes from a connection that was given up
+        if len(messages) == BATCH:
+            return True  # what was said before the connection broke comes first
+        for linked in link.events():
+            if linked:
+                self.dialog.on_linked(now)
+            else:
+                link.outbox.clear()  # meant for the connection that broke
+                self.dialog.on_unlinked(now)
+        return False
+
+    def apply(self) -> None:
+        """Carry out what the dialog wants: send, and connect elsewhere."""
+        out, link = self.dialog.out, self.link
+        if link is not None:
+            if link.outbox:
+                link.flush()
+            for frames in out:
+                link.send(frames)
+        out.clear()
+        if self.dialog.connection != self._connection:
+            try:
+                self._reopen()
+            except AddressError as error:
+                LOG.error(error.problem.what, why=error.problem.why)
+        if self._clear and not (self.link and self.link.outbox):
+            waiting, self._clear = self._clear, []
+            for call in waiting:
+                call()
+
+    def when_clear(self, call: Callable[[], None]) -> None:
+        """Call back when nothing waits to be sent; for those who make much."""
+        self._clear.append(call)
+
+    def timeout(self) -> float | None:
+        """Give the seconds until something is due; None when nothing is."""
+        deadline = self.dialog.next_deadline()
+        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+    def _reopen(self) -> None:
+        old, self.link = self.link, None
+        self._connection = self.dialog.connection
+        if self.dialog.address:
+            try:
+                self.link = Link(self._context, self.dialog.address, self._linger_ms)
+            finally:
+                self._replaced(old)
+        else:
+            self._replaced(old)
+
+    def _replaced(self, old: Link | None) -> None:
+        self.on_link(old, self.link)
+        if old is not None:
+            old.close()
+
+    def close_link(self) -> None:
+        """Let go of the connection."""
+        old, self.link = self.link, None
+        self._replaced(old)
+        waiting, self._clear = self._clear, []
+        for call in waiting:
+            call()
+
+    def close(self) -> None:
+        """Close everything; waits no longer than the linger."""
+        self.close_link()
+        self.terminate()
+
+    def terminate(self) -> None:
+        """End ZeroMQ's threads; waits until what was sent has left, no longer than the linger."""
+        self._context.term()

@@ -1,0 +1,477 @@
+"""Client and Worker for programs without asyncio: each has one thread that owns its socket."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from types import GeneratorType, TracebackType
+from typing import Any, TypeVar
+
+from scale0_core.client.calls import Call, Reply, check_call
+from scale0_core.client.errors import CallError, ClosedError, WorkerError
+from scale0_core.client.handlers import Answer, Handler, Handlers, end_of_parts, failure, frames_of, not_here, part_of
+from scale0_core.client.link import Engine
+from scale0_core.client.session import Session, Task, WorkerState
+from scale0_core.client.setup import ConfigDir, check_worker, frontend_for, session_for
+from scale0_core.client.threads import IoThread, Pool, Signals
+
+CLIENT_LINGER_MS = 200
+WORKER_LINGER_MS = 1000
+PARTS_AT_ONCE = 100
+"""Parts of a streamed reply after which a generator waits until they have left."""
+
+F = TypeVar("F", bound=Handler)
+
+
+# --- Client -----------------------------------------------------------------------------------------------------------
+
+
+class _FutureSink:
+    """Puts the outcome of a call into a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: Future[Reply] = Future()
+        self.future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
+
+    def part(self, reply: Reply) -> None:
+        raise NotImplementedError
+
+    def final(self, reply: Reply) -> None:
+        self.future.set_result(reply)
+
+    def fail(self, error: CallError) -> None:
+        self.future.set_exception(error)
+
+
+class Stream(Iterator[Reply]):
+    """The parts of a reply, as they come; ends in StopIteration or in a CallError."""
+
+    def __init__(self) -> None:
+        self._parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
+        self._on_close: Callable[[], None] = lambda: None
+        self._over = False
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Reply:
+        if self._over:
+            raise StopIteration
+        part = self._parts.get()
+        if isinstance(part, Reply):
+            return part
+        self._over = True
+        if part is None:
+            raise StopIteration
+        raise part
+
+    def close(self) -> None:
+        """Let go of the rest."""
+        if not self._over:
+            self._over = True
+            self._on_close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def part(self, reply: Reply) -> None:
+        """Take a part; for the client's thread."""
+        self._parts.put(reply)
+
+    def final(self, reply: Reply) -> None:
+        """Take the end; for the client's thread."""
+        if reply:
+            self._parts.put(reply)
+        self._parts.put(None)
+
+    def fail(self, error: CallError) -> None:
+        """Take an error; for the client's thread."""
+        self._parts.put(error)
+
+
+class Client:
+    """Calls services through a broker. All methods may be used from any thread.
+
+    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
+    :param identity: who this is, for the broker's lists; made up when not given.
+    :param timeout: seconds for a call that names no timeout of its own.
+    :param retries: how often a call with ``retry=True`` is sent again.
+    :param config_dir: where the configuration is kept; by default in the user's cache folder.
+    :param config_type: the format in which the broker is asked for the configuration.
+    """
+
+    def __init__(
+        self, broker: str = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
+        config_dir: ConfigDir = None, config_type: str = "JSON",
+    ) -> None:  # fmt: skip
+        frontend = frontend_for(
+            broker, identity=identity, retries=retries, config_dir=config_dir, config_type=config_type
+        )
+        self._timeout = timeout
+        self._frontend = frontend
+        self._runner = _ClientRunner(frontend)
+        self._finalizer = weakref.finalize(self, self._runner.stop)
+
+    @property
+    def identity(self) -> str:
+        """Who this is."""
+        return self._frontend.identity
+
+    @property
+    def address(self) -> str:
+        """The address of the broker that is talked to."""
+        return self._frontend.address
+
+    @property
+    def config_version(self) -> int | str | None:
+        """The version of the configuration that the broker gave; None as long as there is none."""
+        stored = self._frontend.stored
+        return stored.version if stored else None
+
+    def call(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Reply:
+        """Call a service and wait for its reply, a tuple of frames; a streamed reply is given as a whole.
+
+        Raises a CallError that says what went wrong, and at which stage.
+
+        :param timeout: seconds until the call ends in any case.
+        :param retry: the service may be called twice: the call is sent again when a worker or the broker dies.
+        """
+        return self.submit(service, *payload, timeout=timeout, retry=retry).result()
+
+    def submit(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Future[Reply]:
+        """Call a service and go on; the future has the reply or the CallError. It cannot be cancelled."""
+        sink = _FutureSink()
+        self._runner.open(Call(service, check_call(service, payload), sink, timeout=self._time(timeout), retry=retry))
+        return sink.future
+
+    def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
+        """Call a service and iterate over the parts of its reply as they come."""
+        stream = Stream()
+        frames = check_call(service, payload)
+        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, streams=True)
+        stream._on_close = lambda: self._runner.forget(call)  # noqa: SLF001
+        self._runner.open(call)
+        return stream
+
+    def map(
+        self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,
+        timeout: float | None = None, retry: bool = False, window: int = 500,
+    ) -> Iterator[Reply]:  # fmt: skip
+        """Call a service for each payload, ``window`` at once, and give the replies in the order of the payloads.
+
+        The timeout is for each call. The first error ends the iteration.
+        """
+        if window < 1:
+            raise ValueError("a window has at least one place")
+        under_way: deque[Future[Reply]] = deque()
+        for payload in payloads:
+            frames = payload if isinstance(payload, tuple) else (payload,)
+            under_way.append(self.submit(service, *frames, timeout=timeout, retry=retry))
+            while len(under_way) >= window or (under_way and under_way[0].done()):
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+    def ping(self, timeout: float = 5.0) -> float:
+        """Ask the broker whether it is there; gives the seconds until its answer."""
+        sink = _FutureSink()
+        began = time.monotonic()
+        self._runner.open(Call("", (), sink, timeout=timeout))
+        sink.future.result()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """End: open calls get a ClosedError, and the connection is closed. Returns soon, whatever the broker does."""
+        self._finalizer()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _time(self, timeout: float | None) -> float:
+        seconds = self._timeout if timeout is None else timeout
+        if not seconds > 0:
+            raise ValueError(f"a timeout is longer than nothing: {seconds}")
+        return seconds
+
+
+class _ClientRunner:
+    """The part of a client that its thread knows, so that a client nobody refers to any more can be closed."""
+
+    def __init__(self, frontend: Any) -> None:
+        self._frontend = frontend
+        self._new: deque[Call] = deque()
+        self._stopped = False
+        self._lock = threading.RLock()  # the garbage collector may close a client in between
+        self._thread = IoThread(
+            Engine(frontend, CLIENT_LINGER_MS),
+            f"scale0 client {frontend.identity}",
+            ended=lambda: self._stopped,
+            on_end=self._end,
+        )
+
+    def open(self, call: Call) -> None:
+        with self._lock:
+            if self._stopped:
+                raise _closed()
+            self._new.append(call)
+            first = len(self._new) == 1
+        if first:
+            self._thread.call(self._open_new)
+
+    def _open_new(self) -> None:
+        now = time.monotonic()
+        while self._new:
+            self._frontend.open(self._new.popleft(), now)
+
+    def forget(self, call: Call) -> None:
+        self._thread.call(lambda: self._frontend.calls.forget(call))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+        self._thread.call(lambda: None)
+        self._thread.join()
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._stopped = True
+        self._open_new()
+        self._frontend.close(_closed(error))
+
+
+def _closed(error: BaseException | None = None) -> ClosedError:
+    why = f"its thread failed: {error!r}" if error else ""
+    return ClosedError("the client is closed", why, "the call has no reply", "" if error else "make another Client")
+
+
+# --- Worker -----------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Serves tasks from a broker with functions, which run on threads while heartbeats go on.
+
+    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
+    :param identity: who this is, unique among workers; made up when not given.
+    :param concurrency: how many tasks it works on at once.
+    :param prefetch: how many more it takes in advance: more throughput for short tasks, longer waits behind long ones.
+    :param heartbeat_interval: seconds between heartbeats; the broker may want it longer.
+    :param version: the version of what it serves, for service discovery.
+    :param metadata: short texts for service discovery.
+    :param backend: the address for backends, for brokers that give no configuration.
+    """
+
+    def __init__(
+        self, broker: str = "default", *, identity: str | None = None, concurrency: int = 1, prefetch: int = 0,
+        heartbeat_interval: float = 2.5, version: str = "", metadata: Mapping[str, str] | None = None,
+        backend: str | None = None, config_dir: ConfigDir = None, config_type: str = "JSON",
+    ) -> None:  # fmt: skip
+        check_worker(concurrency, prefetch, heartbeat_interval)
+        self._concurrency = concurrency
+        self._handlers = Handlers(asynchronous=False)
+        self._make: Callable[[], Session] = lambda: session_for(
+            broker, backend=backend, identity=identity, window=concurrency + prefetch, interval=heartbeat_interval,
+            metadata={**({"version": version} if version else {}), **(metadata or {})},
+            config_dir=config_dir, config_type=config_type, begin=self._begin, changed=self._changed,
+        )  # fmt: skip
+        self._session: Session = self._make()
+        self._thread: IoThread | None = None
+        self._engine: Engine | None = None
+        self._pool = Pool(concurrency, "")
+        self._condition = threading.Condition()
+        self._left = threading.Event()
+        self._finalizer: weakref.finalize[[], Worker] | None = None
+
+    # --- services ---------------------------------------------------------------------------------------------------
+
+    def service(self, name: str) -> Callable[[F], F]:
+        """Have the function below serve; also while the worker runs."""
+
+        def register(function: F) -> F:
+            self.add(name, function)
+            return function
+
+        return register
+
+    def add(self, name: str, function: Handler) -> None:
+        """Offer a service; it takes the payload, a frame each, and returns bytes, text, a tuple of these, or None.
+
+        A generator sends what it yields as it goes. What it raises goes to the caller as a RemoteError.
+        """
+        self._handlers.add(name, function)
+        self._offer()
+
+    def remove(self, name: str) -> None:
+        """Offer a service no more; tasks in hand are finished."""
+        self._handlers.remove(name)
+        self._offer()
+
+    def _offer(self) -> None:
+        if self._thread is not None:
+            self._thread.call(lambda: self._session.offer(self._handlers.names, time.monotonic()))
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """Who this is."""
+        return self._session.identity
+
+    @property
+    def state(self) -> WorkerState:
+        """How far it has come: ``serving`` when tasks may come."""
+        return self._session.state
+
+    @property
+    def fault(self) -> WorkerError | None:
+        """What keeps it from serving, or the last that did; None when all is well."""
+        return self._session.fault
+
+    @property
+    def config_version(self) -> int | str | None:
+        """The version of the configuration that the broker gave; None as long as there is none."""
+        stored = self._session.stored
+        return stored.version if stored else None
+
+    def start(self) -> Worker:
+        """Begin to serve in the background."""
+        if self._thread is not None:
+            raise RuntimeError("the worker has been started already")
+        if self._session.state is WorkerState.LEFT:
+            self._session = self._make()
+        self._left.clear()
+        self._session.offer(self._handlers.names, time.monotonic())
+        self._pool = Pool(self._concurrency, f"scale0 worker {self.identity}")
+        engine = self._engine = Engine(self._session, WORKER_LINGER_MS)
+        self._thread = IoThread(
+            engine,
+            f"scale0 worker {self.identity}",
+            ended=lambda: self._session.state is WorkerState.LEFT,
+            on_end=self._end,
+        )
+        self._finalizer = weakref.finalize(self, self.stop)
+        return self
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        with self._condition:
+            if self._condition.wait_for(lambda: self._session.state is WorkerState.SERVING, timeout):
+                return
+        raise self._session.fault or WorkerError(
+            f"the worker is not ready after {timeout:g} s", f"it is {self._session.state.value}"
+        )
+
+    def drain(self, timeout: float = 30.0) -> bool:
+        """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
+        if self._thread is None:
+            return True
+        self._thread.call(lambda: self._session.drain(time.monotonic()))
+        done = self._left.wait(timeout)
+        self.stop()
+        return done
+
+    def stop(self) -> None:
+        """Leave at once; what is in hand gets no reply. Returns soon."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.call(lambda: self._session.stop(time.monotonic()))
+            thread.join()
+            self._pool.stop()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    def run(self) -> None:
+        """Serve until TERM or INT comes, finish the tasks in hand, and return. A second signal does not wait for them.
+
+        Signals are heeded when this is the main thread; elsewhere, ``drain`` or ``stop`` end it.
+        """
+        if self._thread is None:
+            self.start()
+        with Signals(self._on_signal):
+            self._left.wait()
+        self.stop()
+
+    def __enter__(self) -> Worker:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.drain()
+        self.stop()
+
+    def _on_signal(self, count: int) -> None:
+        session, now = self._session, time.monotonic()
+        if self._thread is not None:
+            self._thread.call(lambda: session.drain(now) if count == 1 else session.stop(now))
+
+    def _changed(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._session.stop(time.monotonic())
+        self._left.set()
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, task: Task) -> None:
+        handler = self._handlers[task.service]
+        if handler is None:
+            self._give(task, not_here(task.service.decode("utf-8", "replace")))
+            return
+        self._pool.run(lambda: self._work(task, handler))
+
+    def _work(self, task: Task, handler: Handler) -> None:
+        """Run a function; on one of the pool's threads."""
+        try:
+            result = handler(*task.payload)
+            answer = self._parts(task, result) if isinstance(result, GeneratorType) else Answer(b"", frames_of(result))
+        except Exception as error:
+            answer = failure(task.service.decode("utf-8", "replace"), error)
+        self._post(partial(self._give, task, answer))
+
+    def _parts(self, task: Task, parts: GeneratorType[Any, None, None]) -> Answer:
+        seq = 0
+        for part in parts:
+            self._post(partial(self._give_part, task, part_of(part, seq)))
+            seq += 1
+            if seq % PARTS_AT_ONCE == 0:
+                self._wait_until_clear()
+            if not task.alive:
+                parts.close()
+                break
+        return end_of_parts(seq)
+
+    def _wait_until_clear(self) -> None:
+        clear, engine = threading.Event(), self._engine
+        if engine is not None:
+            self._post(lambda: engine.when_clear(clear.set))
+            clear.wait(60)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.call(call)
+
+    def _give_part(self, task: Task, answer: Answer) -> None:
+        self._session.reply(task, answer.options, answer.frames, time.monotonic())
+
+    def _give(self, task: Task, answer: Answer) -> None:
+        now = time.monotonic()
+        self._session.reply(task, answer.options, answer.frames, now)
+        self._session.finish(task, now)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import zmq
 
+from scale0_core.client import CallError, Client, Worker
 from scale0_core.testing import ProcessBroker
 
 TIMEOUT_MS = 10_000
@@ -34,15 +37,17 @@ def main() -> int:
     parser.add_argument("--name", help="the broker's name (default: demo, with --once one of its own)")
     options = parser.parse_args()
     name = options.name or (f"demo-{os.getpid()}" if options.once else "demo")
-    try:
-        broker = ProcessBroker(name, Path(), [])
-    except AssertionError:
-        return run_command("broker", "--name", name).returncode  # it tells why better than we could
-    try:
-        show(broker)
-        return tour(broker) if options.once else wait(broker)
-    finally:
-        broker.stop()
+    with tempfile.TemporaryDirectory(prefix="scale0-demo-") as records:
+        try:
+            broker = ProcessBroker(name, Path(), ["--set", f"broker.data_dir={records}"])
+        except AssertionError as error:
+            print(error, file=sys.stderr)
+            return 1
+        try:
+            show(broker)
+            return tour(broker) if options.once else wait(broker)
+        finally:
+            broker.stop()
 
 
 def show(broker: ProcessBroker) -> None:
@@ -62,6 +67,10 @@ def wait(broker: ProcessBroker) -> int:
     for arguments, what in (
         (f"echo --name {broker.name} hello", "a request and its answer"),
         (f"echo --name {broker.name} --later 2000 hello", "the same, two seconds later"),
+        (f"serve --broker {broker.name} upper -- tr a-z A-Z", "a worker out of a shell command"),
+        (f"call --broker {broker.name} upper hello", "a call to that worker"),
+        (f"services --name {broker.name}", "who offers what"),
+        (f"status --name {broker.name}", "how the broker is doing"),
         ("plugins ls", "what is installed"),
         ("plugin new weather", "write a plugin of your own"),
         ("doctor", "is this machine set up well?"),
@@ -88,6 +97,10 @@ def tour(broker: ProcessBroker) -> int:
         echo_many,
         wrong_requests_are_answered,
         command_line_talks_to_it,
+        worker_and_client,
+        worker_dies_and_another_answers,
+        services_are_known,
+        disabled_is_silent,
         one_broker_of_a_name,
         ends_cleanly,
     ]
@@ -96,7 +109,7 @@ def tour(broker: ProcessBroker) -> int:
         title = step.__name__.replace("_", " ")
         try:
             print(f"  ok    {title}: {step(broker)}", flush=True)
-        except (AssertionError, zmq.Again) as error:
+        except (AssertionError, CallError, zmq.Again) as error:
             failed += 1
             print(f"  WRONG {title}: {error!r}", flush=True)
     print(f"\n{len(steps) - failed} of {len(steps)} steps were right.")
@@ -180,6 +193,70 @@ def command_line_talks_to_it(broker: ProcessBroker) -> str:
     ended = run_command("echo", "--name", broker.name, "hello")
     expect((0, "hello"), (ended.returncode, ended.stdout.strip()))
     return "scale0 echo hello"
+
+
+def worker_and_client(broker: ProcessBroker) -> str:
+    """Offer a service and call it."""
+    worker = Worker(broker.name)
+
+    @worker.service("upper")
+    def upper(text: bytes) -> bytes:
+        return text.upper()
+
+    with worker, Client(broker.name, timeout=10) as client:
+        worker.wait_ready()
+        expect((b"HELLO",), client.call("upper", b"hello"))
+        count = 1000
+        words = [b"%d" % number for number in range(count)]
+        expect(words, [reply.body for reply in client.map("upper", words)])
+    return f"a worker in a few lines, {count} calls answered in order"
+
+
+def worker_dies_and_another_answers(broker: ProcessBroker) -> str:
+    """Kill the worker that has a task, and see it done by another."""
+    command = [sys.executable, "-m", "scale0_core", "serve", "--broker", broker.name]
+    slow = subprocess.Popen([*command, "--identity", "slow", "work", "--", "sleep", "60"], stderr=subprocess.DEVNULL)
+    try:
+        with Client(broker.name, timeout=20) as client:
+            wait_for_worker(broker, "slow")
+            answer = client.submit("work", b"x", retry=True)
+            wait_for_worker(broker, "slow", busy=True)
+            with Worker(broker.name, identity="quick") as worker:
+                worker.add("work", lambda payload: b"done")
+                worker.wait_ready()
+                slow.kill()
+                expect((b"done",), answer.result())
+    finally:
+        slow.kill()
+        slow.wait()
+    return "kill -9, and the task that may be repeated went to the other one"
+
+
+def wait_for_worker(broker: ProcessBroker, identity: str, *, busy: bool = False) -> None:
+    """Wait until the broker knows a worker, and until it has a task."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        listed = json.loads(run_command("clients", "--name", broker.name, "-o", "json").stdout)["items"]
+        if any(row["identity"] == identity and (row["open_tasks"] or not busy) for row in listed):
+            return
+    raise AssertionError(f"the worker {identity} did not come")
+
+
+def services_are_known(broker: ProcessBroker) -> str:
+    """Ask the broker who offers what."""
+    listed = json.loads(run_command("services", "--name", broker.name, "-o", "json").stdout)["items"]
+    names = {row["service"] for row in listed}
+    expect({"echo", "upper", "work"}, {"echo", "upper", "work"} & names)
+    return ", ".join(sorted(names))
+
+
+def disabled_is_silent(broker: ProcessBroker) -> str:
+    """Disable the broker, find it silent, enable it again."""
+    expect(0, run_command("disable", "--name", broker.name).returncode)
+    expect(75, run_command("status", "--name", broker.name, "--timeout", "0.3").returncode)
+    expect(0, run_command("enable", "--name", broker.name).returncode)
+    expect(0, run_command("status", "--name", broker.name).returncode)
+    return "nothing but enable is answered"
 
 
 def one_broker_of_a_name(broker: ProcessBroker) -> str:

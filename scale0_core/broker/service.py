@@ -354,6 +354,8 @@ class BrokerService:
     # --- registry ---------------------------------------------------------------------------------------------------
 
     def _worker_changed(self, worker: Worker) -> None:
+        names = ",".join(service.name.decode("utf-8", "replace") for service in worker.services)
+        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=names)
         self.registry.services_of(
             worker.identity,
             (

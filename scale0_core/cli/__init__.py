@@ -24,6 +24,7 @@ PLUGIN_COMMANDS = "scale0.commands"
 
 COMMANDS = {
     "broker": ("scale0_core.cli.broker:broker", "Run a broker in the foreground; TERM or INT ends it."),
+    "call": ("scale0_core.cli.work:call", "Call a service and write its reply."),
     "clients": ("scale0_core.cli.manage:clients", "List the clients of a running broker."),
     "completion": ("scale0_core.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("scale0_core.cli.config:config", "Check or show the configuration."),
@@ -36,6 +37,7 @@ COMMANDS = {
     "plugin": ("scale0_core.cli.plugin:plugin", "Make a plugin of your own."),
     "plugins": ("scale0_core.cli.plugins:plugins", "List, show and diagnose installed plugins."),
     "reload": ("scale0_core.cli.manage:reload", "Have a broker read its configuration again."),
+    "serve": ("scale0_core.cli.work:serve", "Offer a service by running a command for each task."),
     "services": ("scale0_core.cli.manage:services", "List the services of a running broker."),
     "silenced": ("scale0_core.cli.manage:silenced", "List or forgive connections that are met with silence."),
     "status": ("scale0_core.cli.manage:status", "Show the state of a running broker."),

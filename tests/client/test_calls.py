@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -284,7 +285,7 @@ def test_pauses_grow_and_end_in_the_last_error():
             moments.append(desk.now)
             desk.error(frames, 503)
         desk.sleep(0.01)
-    pauses = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(moments)]
     assert len(moments) == 4
     for pause, longest in zip(pauses, (0.1, 0.2, 0.4), strict=True):
         assert longest / 2 <= pause <= longest + 0.03

@@ -134,7 +134,7 @@ def test_a_silent_worker_gets_no_work_and_is_asked(talk):
     script.join("w", "echo")
     script.sleep(7.49)
     assert (script.heard(), script.state_of("w")) == ([], "ready")
-    script.sleep(0.01 + GRAIN)
+    script.sleep(0.01 + 2 * GRAIN)
     probe = script.one()
     assert (probe.command, probe.to, script.state_of("w")) == ("HEARTBEAT", "w", "unresponsive")
     assert script.task("c", "echo") == []  # it waits

@@ -198,6 +198,7 @@ class Dispatcher:
         if self.workers.pop(worker.key, None) is None:
             return []
         worker.happen(event)
+        worker.lost = event in (ClientEvent.LOST, ClientEvent.SILENCE)
         worker.offer(())
         sends: list[Send] = []
         for task in worker.in_hand.values():

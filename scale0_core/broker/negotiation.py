@@ -251,6 +251,8 @@ class Negotiator:
             return []
         if lives:
             return [answer(claim.key, claim.newcomer, wire.DISCONNECTERROR, code=409, message="identity in use")]
+        if claim.key in self._dispatcher.workers:
+            return []  # it took another identity meanwhile
         return self.check_config(claim.key, claim.newcomer, now)
 
     # --- liveness ---------------------------------------------------------------------------------------------------

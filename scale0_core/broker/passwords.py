@@ -26,8 +26,11 @@ def password_matches(password: str, kept: str) -> bool:
     cost, block, parallel = (int(number) for number in shape.groups()[:3])
     if cost * block * 128 > LARGEST_MEMORY or cost & (cost - 1) or cost < 2 or not block or not parallel:
         return False
-    digest = _scrypt(password, base64.b64decode(shape[4]), cost, block, parallel)
-    return hmac.compare_digest(digest, base64.b64decode(shape[5]))
+    try:
+        salt, wanted = base64.b64decode(shape[4]), base64.b64decode(shape[5])
+    except ValueError:
+        return False
+    return hmac.compare_digest(_scrypt(password, salt, cost, block, parallel), wanted)
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

@@ -16,7 +16,7 @@ import attrs
 
 from scale0_core.broker.jobs import JobQueue
 from scale0_core.errors import ServiceFaultError
-from scale0_core.logs import Logger, get_logger
+from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
     Effect,
     Frames,
@@ -56,6 +56,7 @@ class SeatCounts:
     received: int = 0
     sent: int = 0
     errors: int = 0
+    last_error: str = attrs.field(default="", eq=False)
     jobs: int = 0
     jobs_failed: int = 0
     slow: int = 0
@@ -76,6 +77,7 @@ class Seat:
         """What was returned and not taken yet; jobs may stand among the sends until ``take_sends``."""
         self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
+        self.on_quarantine: Callable[[], None] | None = None
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
@@ -191,6 +193,7 @@ class Seat:
     def _failed(self, where: str, error: BaseException, now: float) -> None:
         """Count an exception, log the first of its kind, and quarantine the service when its budget is used up."""
         self.counts.errors += 1
+        self.counts.last_error = printable(f"{where}: {error!r}")
         kind = f"{where} {type(error).__name__} {_place(error)}"
         if kind not in self._logged:
             self._logged.add(kind)
@@ -215,6 +218,8 @@ class Seat:
                 within=f"{self.limits.errors_window:g}s",
                 next="scale0 plugins doctor; then restart the broker",
             )
+            if self.on_quarantine is not None:
+                self.on_quarantine()
 
 
 def _place(error: BaseException) -> str:

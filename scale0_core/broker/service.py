@@ -356,6 +356,9 @@ class BrokerService:
     def _worker_changed(self, worker: Worker) -> None:
         names = ",".join(service.name.decode("utf-8", "replace") for service in worker.services)
         LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=names)
+        if worker.lost:
+            self.registry.lose(worker.identity)
+            return
         self.registry.services_of(
             worker.identity,
             (
@@ -366,6 +369,7 @@ class BrokerService:
                     state="responsive" if worker.state.value in ("ready", "busy") else worker.state.value,
                     version=worker.metadata.get("version", ""),
                     metadata=worker.metadata,
+                    endpoints=tuple(self._addresses.get("frontend", ())),
                 )
                 for service in worker.services
             ),
@@ -538,8 +542,8 @@ def _error_client_limits(network: NetworkConfig) -> tuple[int, float, float]:
 
 
 def _endpoints(sockets: NetworkSockets) -> dict[str, Endpoint]:
-    # workers that are frozen answer no ZeroMQ heartbeat; more often than this would cost too much with many thousands
-    heartbeats = {"HEARTBEAT_IVL": 30_000, "HEARTBEAT_TIMEOUT": 5_000}
+    # workers have heartbeats of their own; ZeroMQ's timers, which it looks for one by one, stall it with thousands
+    heartbeats = {"HEARTBEAT_IVL": 0}
     endpoints = {
         "frontend": Endpoint(kind=SocketKind.ROUTER, bind=sockets.frontend, blob_over=8 * KIB, watch_peers=True),
         "backend": Endpoint(

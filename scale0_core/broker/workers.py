@@ -101,6 +101,8 @@ class Worker:
     mismatches: int = 0
     skew: float = 0.0
     metadata: dict[str, str] = attrs.field(factory=dict)
+    lost: bool = False
+    """Gone without a word, and perhaps back soon."""
 
     @property
     def ready(self) -> bool:

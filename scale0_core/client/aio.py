@@ -272,7 +272,8 @@ class Client:
                 yield await under_way.popleft()
         finally:
             for future in under_way:
-                future.cancel()
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # nobody will ask for it, which is no fault
 
     async def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
@@ -432,7 +433,7 @@ class Worker:
 
     async def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
-        if await self._wait_for(WorkerState.SERVING, timeout):
+        if await self._wait_for(lambda: self._session.offers(self._handlers.names), timeout):
             return
         raise self._session.fault or WorkerError(
             f"the worker is not ready after {timeout:g} s", f"it is {self._session.state.value}"
@@ -444,7 +445,7 @@ class Worker:
             return True
         self._session.drain(time.monotonic())
         self._driver.kick()
-        done = await self._wait_for(WorkerState.LEFT, timeout)
+        done = await self._wait_for(self._has_left, timeout)
         await self.stop()
         return done
 
@@ -472,7 +473,7 @@ class Worker:
         for number in numbers:
             loop.add_signal_handler(number, self._on_signal)
         try:
-            await self._wait_for(WorkerState.LEFT, None)
+            await self._wait_for(self._has_left, None)
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
@@ -497,9 +498,12 @@ class Worker:
         if self._driver is not None:
             self._driver.kick()
 
-    async def _wait_for(self, state: WorkerState, timeout: float | None) -> bool:
+    def _has_left(self) -> bool:
+        return self._session.state is WorkerState.LEFT
+
+    async def _wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
-        while self._session.state is not state:
+        while not condition():
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False

@@ -72,17 +72,20 @@ class Frontend:
         """Note that the connection is gone; ZeroMQ makes another one by itself."""
         if not self.linked:
             return
-        self.linked, self._unlinked_since = False, now
-        self.calls.disconnected()
+        self._disconnected(now)
         if self.route.here != self.route.told:
             self.route.back()
             self._reconnect(now)
 
     def _reconnect(self, now: float) -> None:
         self.connection += 1
-        self.linked, self._unlinked_since = False, now
-        self.calls.disconnected()
+        self._disconnected(now)
         self.calls.address = self.address
+
+    def _disconnected(self, now: float) -> None:
+        self.linked, self._unlinked_since = False, now
+        self.out.clear()  # meant for the connection that is gone
+        self.calls.disconnected()
 
     def _elsewhere(self, now: float) -> None:
         before = self.address

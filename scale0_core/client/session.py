@@ -136,6 +136,10 @@ class Session:
         if self.state is WorkerState.SERVING and not self.draining:
             self._send_ready()
 
+    def offers(self, services: Iterable[str]) -> bool:
+        """Tell whether the broker has taken just these services."""
+        return self.state is WorkerState.SERVING and not self._readies and self._offered == tuple(services)
+
     def reply(self, task: Task, options: bytes, frames: Frames, now: float) -> bool:
         """Answer a task; False when nobody waits for it any more. ``more`` in the options leaves the task in hand."""
         if not task.alive:

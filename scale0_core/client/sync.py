@@ -368,7 +368,7 @@ class Worker:
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
         with self._condition:
-            if self._condition.wait_for(lambda: self._session.state is WorkerState.SERVING, timeout):
+            if self._condition.wait_for(lambda: self._session.offers(self._handlers.names), timeout):
                 return
         raise self._session.fault or WorkerError(
             f"the worker is not ready after {timeout:g} s", f"it is {self._session.state.value}"

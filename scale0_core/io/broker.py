@@ -73,18 +73,22 @@ class Broker:
         """Put the services of plugins into the registry, beside those that workers will offer."""
         assert self.loop is not None
         versions = {name: found.version for name, found in installed_plugins().items()}
-        plugin_of = {station.seat.service.name: station.seat.plugin for station in self.loop.stations}
-        for service, sockets in running.addresses.items():
+        provider = self.core.network.identity or running.name
+        for station in self.loop.stations:
+            service, seat = station.seat.service.name, station.seat
+            sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
             context.registry.put(
                 Provider(
                     service=service,
-                    provider=self.core.network.identity or running.name,
+                    provider=provider,
                     kind="hosted",
                     state="responsive",
-                    version=versions.get(plugin_of[service], __version__),
+                    version=versions.get(seat.plugin, __version__),
                     endpoints=tuple(address for bound in sockets.values() for address in bound),
+                    sockets=sockets,
                 )
             )
+            seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
 
     def running(self) -> RunningBroker:
@@ -225,7 +229,9 @@ def _start_failed(name: str, error: Exception) -> PluginStartError:
 
 def _hosted_stats(running: RunningBroker, service: str) -> ServiceStats | None:
     counts = running.counts.get(service)
-    return None if counts is None else ServiceStats(requests=counts.received, errors=counts.errors)
+    if counts is None:
+        return None
+    return ServiceStats(requests=counts.received, errors=counts.errors, last_error=counts.last_error)
 
 
 def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:

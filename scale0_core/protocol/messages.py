@@ -51,6 +51,8 @@ DISCONNECTERROR = b"DISCONNECTERROR"
 DISCONNECT = b"DISCONNECT"
 
 LONGEST_OPTIONS = 64 * KIB
+LONGEST_REMEMBERED = 40
+"""Options that come again and again are short; those with a time in them are longer, and never come again."""
 MOST_FRAMES = 32
 LONGEST_IDENTITY = 255
 
@@ -66,7 +68,7 @@ class MalformedError(Exception):
         self.code, self.reason = code, reason
 
 
-@attrs.frozen
+@attrs.define
 class Message:
     """A message that was read: the frames of its envelope, and what it says."""
 
@@ -104,7 +106,7 @@ def read_options(frame: bytes) -> Options:
         return NO_OPTIONS
     if len(frame) > LONGEST_OPTIONS:
         raise MalformedError(f"options have at most {LONGEST_OPTIONS} bytes", Code.TOO_LARGE)
-    return _read_short(frame) if len(frame) <= 128 else _read_json(bytes(frame))
+    return _read_short(frame) if len(frame) <= LONGEST_REMEMBERED else _read_json(bytes(frame))
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +118,7 @@ def _read_short(frame: bytes) -> Options:
 def _read_json(frame: bytes) -> Options:
     try:
         # decoded here: json would take UTF-16 as well, and halves of characters that can never be written again
-        options = json.loads(frame.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+        options = _DECODER.decode(frame.decode())
         if b"\\u" in frame:
             json.dumps(options, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -137,11 +139,16 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
+# made once: json.loads and json.dumps make new ones on every call that has options
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def write_options(options: Options | None = None, **more: object) -> bytes:
     """Write options as a frame; those that are None are left out."""
     both = {**(options or {}), **more}
     kept = {key: value for key, value in both.items() if value is not None}
-    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode() if kept else b""
+    return _ENCODER.encode(kept).encode() if kept else b""
 
 
 def write_message(header: bytes, command: bytes, options: bytes = b"", body: Frames = ()) -> Frames:

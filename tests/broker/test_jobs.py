@@ -226,10 +226,10 @@ def test_a_job_that_wants_to_end_its_thread_is_a_result_and_the_thread_goes_on(e
     threads = JobThreads(1)
     threads.start([job("a", 1, function=fail), job("a", 2, function=fail)], results.put)
     threads.start([job("b", 3)], results.put)
-    threads.close()
     expected = [JobResult(("token", 1), None, error), JobResult(("token", 2), None, error)]
     assert expected == results.get(timeout=10)
     assert [JobResult(("token", 3), 6)] == results.get(timeout=10)
+    threads.close()
 
 
 # everything at once

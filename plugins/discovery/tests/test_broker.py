@@ -16,7 +16,7 @@ from scale0_discovery.watching import Watch
 
 SETTINGS = {
     "network": {"default_heartbeat_interval": 200},
-    "plugin": {"discovery": {"grace": 0.5, "bookmark": 0.5}},
+    "plugin": {"discovery": {"grace": 2.0, "bookmark": 0.5}},
 }
 
 WORKER = """
@@ -264,6 +264,35 @@ def test_who_dies_vanishes(site):
     watching.until(lambda: watching.kinds("w1")[-1][0] == "removed")
     assert site.rows() == []
     assert not site.ask("PING", service="sum")["alive"]
+
+
+def test_who_dies_is_waited_for_and_a_quick_restart_is_a_change(site):
+    watching = Watching(site, "sum")
+    worker = site.worker("w1", "sum")
+    watching.until(lambda: watching.kinds("w1") == [("added", "responsive")])
+    worker.signal(signal.SIGKILL)
+    watching.until(lambda: watching.kinds("w1")[-1] == ("changed", "lost"))
+    site.worker("w1", "sum")
+    watching.until(lambda: watching.kinds("w1")[-1] == ("changed", "responsive"))
+    assert "removed" not in dict(watching.kinds("w1"))
+    assert site.ask("LIST", gone=True)["providers"] == []
+
+
+def test_a_hosted_service_that_is_put_out_shows_as_such(scale0_broker, around):
+    settings = {"limits": {"errors": 3}}
+    site = around(scale0_broker.in_thread(settings=settings, modules={"early": Early(), "discovery": discovery}))
+    (row,) = site.ask("LIST", service="discovery")["providers"]
+    assert row["sockets"]["watch"] == [site.broker.address("discovery", "watch")]
+    clumsy = site.context.socket(zmq.DEALER)
+    site.sockets.append(clumsy)
+    clumsy.linger = 0
+    clumsy.connect(site.broker.address("early", "requests"))
+    for _ in range(3):
+        clumsy.send(b"hello")
+    site.until(lambda: not site.ask("PING", service="early")["alive"])
+    info = site.ask("INFO", service="early")
+    assert info["providers"][0]["state"] == "quarantined"
+    assert "it cannot do anything" in info["stats"]["hosted"]["last_error"]
 
 
 def test_who_is_silent_shows_as_unresponsive_until_it_is_heard_of(site):

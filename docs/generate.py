@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: settings, hooks, commands and errors.
+"""Write the reference pages that follow from the code: settings, hooks, commands and errors; draw its diagrams.
 
 ``python docs/generate.py`` writes them; with ``--check`` nothing is written, and it ends with 1 when a page is not up
 to date. The core and the plugins of this repository must be installed.
@@ -23,11 +23,13 @@ from scale0_core import errors, hookspecs
 from scale0_core.broker.seat import SeatCounts
 from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command, scale0
 from scale0_core.cli.errors import EXITS
+from scale0_core.client.session import WORKER
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import describe
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import PluginSet
 from scale0_core.protocol.codes import CODES
+from scale0_core.protocol.states import BROKER, CLIENT, draw
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -40,8 +42,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when a page is not up to date")
     check = parser.parse_args().check
     stale = []
-    for name, make in PAGES.items():
-        path, text = REFERENCE / name, f"{NOTE}\n\n{make()}"
+    pages = {name: f"{NOTE}\n\n{make()}" for name, make in PAGES.items()}
+    pages.update({name: with_diagrams(REFERENCE / name) for name in PAGES_WITH_DIAGRAMS})
+    for name, text in pages.items():
+        path = REFERENCE / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if not check:
@@ -299,6 +303,22 @@ PROTOCOL_INTRODUCTION = """\
 HTTP's numbers, with the meaning they have in the Scale0 protocol. Version 0.1 has the table only: the protocol between
 clients, workers and brokers is planned. The echo service uses 400, 429, 500 and 501 in answers of its own.
 """
+
+
+# --- diagrams ---------------------------------------------------------------------------------------------------------
+
+DIAGRAMS = {"client": draw(CLIENT), "broker": draw(BROKER), "worker": draw(WORKER)}
+PAGES_WITH_DIAGRAMS = ("protocol.md",)
+PLACE = re.compile(r"(<!-- diagram (\w+), drawn by docs/generate.py -->\n).*?(<!-- end of diagram -->)", re.DOTALL)
+
+
+def with_diagrams(path: Path) -> str:
+    """Give a page that is written by hand, with the diagrams in it drawn anew."""
+    text = path.read_text(encoding="utf-8")
+    drawn = PLACE.sub(lambda place: f"{place[1]}```mermaid\n{DIAGRAMS[place[2]]}\n```\n{place[3]}", text)
+    if missing := DIAGRAMS.keys() - {place[2] for place in PLACE.finditer(text)}:
+        raise SystemExit(f"{path.name} has no place for the diagrams {', '.join(sorted(missing))}")
+    return drawn
 
 
 # --- markdown ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """The invariants of the architecture, read from the sources.
 
-1. I/O is where the folder says so.            5. Transition tables draw the diagrams in the docs: there is no
-2. Plugins import the api and nothing else.       transition table yet. Whoever writes the first one (negotiation)
-3. No plugin imports another.                     adds the test here that draws it and compares it with the docs.
-4. Hooks and settings are documented:          6. Modules and functions stay readable.
-   test_hooks.py, config/test_settings.py.     7. Nothing from a peer is run, looked up or unpickled.
+1. I/O is where the folder says so.            5. Transition tables draw the diagrams in the docs.
+2. Plugins import the api and nothing else.    6. Modules and functions stay readable.
+3. No plugin imports another.                  7. Nothing from a peer is run, looked up or unpickled.
+4. Hooks and settings are documented:
+   test_hooks.py, config/test_settings.py.
 
 Beyond those: one module imports stevedore, packages are typed, versions move in lock-step, plugins have one shape.
 """
@@ -12,17 +12,20 @@ Beyond those: one module imports stevedore, packages are typed, versions move in
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import scale0_core
+from scale0_core.protocol.states import draw
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -173,6 +176,39 @@ def test_the_sans_io_parts_of_the_core_do_not_import_io():
 def test_only_the_plugins_module_imports_stevedore():
     importing = [name_of(path) for path in TREES if breaches([path], {"stevedore"})]
     assert importing == ["scale0_core.plugins"]
+
+
+# 5. transition tables
+
+
+def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Enum]]:
+    """Find every table of (state, event) to state in the parts of the core that do no I/O."""
+    found = {}
+    for path in CORE_SOURCES:
+        if path.parent.name in ("protocol", "broker", "client"):
+            module = importlib.import_module(name_of(path))
+            found.update(
+                {f"{module.__name__}.{name}": value for name, value in vars(module).items() if is_table(value)}
+            )
+    return found
+
+
+def is_table(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(
+            isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, Enum) for part in (*key, following))
+            for key, following in value.items()
+        )
+    )
+
+
+def test_every_transition_table_is_drawn_in_the_docs():
+    tables = transition_tables()
+    assert {"scale0_core.protocol.states.CLIENT", "scale0_core.protocol.states.BROKER"} <= set(tables)
+    docs = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    assert [name for name, table in tables.items() if f"```mermaid\n{draw(table)}\n```" not in docs] == []
 
 
 # 6. sizes

@@ -13,7 +13,6 @@ from scale0_core.config.network import ALL, NetworkConfig
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
-from scale0_core.protocol.messages import MalformedError
 from scale0_core.protocol.states import ClientEvent, ClientState
 from scale0_core.service import Frames, Send
 
@@ -40,7 +39,9 @@ class DispatchCounts:
 class Dispatcher:
     """Knows all services, workers and open tasks. Methods that change something return what is to be sent."""
 
-    def __init__(self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None) -> None:
+    def __init__(
+        self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None, first_number: int = 1
+    ) -> None:
         self.config = config
         self.services: dict[bytes, ServiceQueue] = {}
         self.workers: dict[ClientKey, Worker] = {}
@@ -49,7 +50,7 @@ class Dispatcher:
         self.counts = DispatchCounts()
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
         self._forget: Deadlines[ClientKey, Frontend] = Deadlines(grain=5.0)
-        self._numbers = count(1)
+        self._numbers = count(first_number)
         self._changed = changed
 
     # --- tasks ------------------------------------------------------------------------------------------------------
@@ -96,8 +97,9 @@ class Dispatcher:
             return self._late_reply(key, options, body[1], now)
         worker = task.worker
         if worker is None or worker.key != key:
+            # forged, or from a worker that lost its connection while it worked and is back on another: both get nowhere
             self.counts.forged_replies += 1
-            raise MalformedError("this task is not in the hands of this worker", Code.FORBIDDEN)
+            return ()
         more = False
         if options:
             terms = wire.read_options(options)

@@ -29,6 +29,9 @@ MISMATCHES = 3
 
 LARGEST_WINDOW = 10_000
 
+LONGEST_UNASKED = 60.0
+"""Seconds of silence after which a worker is asked whatever interval it was granted; one that left would stay long."""
+
 Writer = Callable[[ClientConfig], bytes]
 
 
@@ -128,7 +131,7 @@ class Negotiator:
         worker.mismatches = 0
         worker.delimiter = len(message.envelope) > 1
         self._identities[identity] = worker
-        self._watch(worker)
+        self._watch(worker, now)
         return worker
 
     def ready(self, key: ClientKey, message: Message, now: float) -> list[Send]:
@@ -160,7 +163,7 @@ class Negotiator:
             worker.leave_queues()
         self._dispatcher.announce(worker)
         work = self._dispatcher.give_work(worker, now)
-        self._watch(worker)
+        self._watch(worker, now)
         accepted = answer(
             key, message, wire.READYOK,
             hbeatinterval=round(worker.granted * 1000), liveness=network.liveness, time=self._wall_time(),
@@ -171,7 +174,7 @@ class Negotiator:
         # a REQ socket takes one answer: the task if there is one, else READYOK when a heartbeat interval has passed
         if not work:
             worker.owes_answer = True
-            self._owed.set(key, now + worker.granted, worker)
+            self._owed.set(key, now + min(worker.granted, LONGEST_UNASKED), worker)
         return work
 
     def heartbeat(self, key: ClientKey, message: Message, now: float) -> list[Send]:
@@ -295,15 +298,16 @@ class Negotiator:
         for worker in self._checks.take(now):
             sends += self._check(worker, now)
         for worker in self._owed.take(now):
-            sends += self._answer_owed(worker)
+            if worker.owes_answer:
+                sends.append(self._answer_owed(worker))
         return sends
 
     def _check(self, worker: Worker, now: float) -> list[Send]:
         silent = now - worker.last_seen
         patience = self._patience(worker)
         if silent < patience and worker.identity not in self.claims:
-            self._watch(worker)
-            return []
+            self._watch(worker, now)
+            return [self._probe(worker)] if silent >= LONGEST_UNASKED else []
         if worker.state is ClientState.CHECKED or self._given_up(worker, silent):
             socket, routing_id = worker.key
             told = (socket, _to(worker, routing_id, wire.DISCONNECTERROR, code=408, message="heartbeats missed"))
@@ -325,9 +329,7 @@ class Negotiator:
     def _silenced(self, worker: Worker) -> bool:
         return worker.state in (ClientState.CHECKED, ClientState.UNRESPONSIVE)
 
-    def _answer_owed(self, worker: Worker) -> list[Send]:
-        if not worker.owes_answer or worker.key not in self._dispatcher.workers:
-            return []
+    def _answer_owed(self, worker: Worker) -> Send:
         # it can take no task until it speaks again, so it waits in no queue meanwhile
         worker.owes_answer = False
         worker.limit = len(worker.in_hand)
@@ -337,15 +339,18 @@ class Negotiator:
         socket, routing_id = worker.key
         interval = round(worker.granted * 1000)
         options = {"hbeatinterval": interval, "liveness": self.running.network.liveness, "time": self._wall_time()}
-        return [(socket, _to(worker, routing_id, wire.READYOK, **options, config_version=self.running.version))]
+        return (socket, _to(worker, routing_id, wire.READYOK, **options, config_version=self.running.version))
 
     def _patience(self, worker: Worker) -> float:
         return worker.granted * self.running.network.liveness
 
-    def _watch(self, worker: Worker) -> None:
-        self._checks.set(worker.key, worker.last_seen + self._patience(worker), worker)
+    def _watch(self, worker: Worker, now: float) -> None:
+        due = worker.last_seen + min(self._patience(worker), LONGEST_UNASKED)
+        self._checks.set(worker.key, due if due > now else now + LONGEST_UNASKED, worker)
 
     def _probe(self, worker: Worker) -> Send:
+        if worker.owes_answer:
+            return self._answer_owed(worker)  # a REQ socket would take any message for the answer
         socket, routing_id = worker.key
         frames = _to(worker, routing_id, wire.HEARTBEAT, time=self._wall_time(), config_version=self.running.version)
         return (socket, frames)

@@ -88,7 +88,9 @@ class BrokerService:
         self._store, self._wall_time = store, wall_time
         self._remote_sockets = remote_sockets
         self.endpoints: Mapping[str, Endpoint] = _endpoints(sockets)
-        self.dispatcher = Dispatcher(running.network, self._worker_changed)
+        # workers outlive a broker: the numbers of its tasks must not come again when the next one starts
+        first_number = int(wall_time() * 1000) << 20
+        self.dispatcher = Dispatcher(running.network, self._worker_changed, first_number)
         self.negotiator = Negotiator(running, self.dispatcher, wall_time, self._offence)
         self.offenders = Offenders(*_error_client_limits(running.network))
         self.management = Management(running.network.users, self._management_commands())

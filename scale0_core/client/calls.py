@@ -31,7 +31,7 @@ LARGEST_FRAME = MIB
 MOST_PAYLOAD_FRAMES = 24
 
 GRAIN = 0.01
-MARGIN = 0.1
+MARGIN = 0.2
 """The broker is given a little less time than the caller has, so that its answer, which knows more, comes first."""
 
 RETRIED = frozenset((404, 429, 503))

@@ -440,8 +440,9 @@ class Session:
     def _send_ready(self) -> None:
         self._offered = self._wanted()
         options = wire.write_options(
-            services=list(self._offered), heartbeat=True, hbeatinterval=round(self._interval * 1000), time=self._wall_time(),
-            config_version=self.stored.version if self.stored else None, window=self._window, metadata=self._metadata,
+            services=list(self._offered), heartbeat=True, hbeatinterval=round(self._interval * 1000),
+            time=self._wall_time(), config_version=self.stored.version if self.stored else None, window=self._window,
+            metadata=self._metadata,
         )  # fmt: skip
         self._readies += 1
         self.out.append((wire.BACKEND, wire.READY, options))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from scale0_core.client.calls import Call, Reply, check_call
 from scale0_core.client.errors import CallError, ClosedError, WorkerError
+from scale0_core.client.frontend import Frontend
 from scale0_core.client.handlers import Answer, Handler, Handlers, end_of_parts, failure, frames_of, not_here, part_of
 from scale0_core.client.link import Engine
 from scale0_core.client.session import Session, Task, WorkerState
@@ -211,7 +212,7 @@ class Client:
 class _ClientRunner:
     """The part of a client that its thread knows, so that a client nobody refers to any more can be closed."""
 
-    def __init__(self, frontend: Any) -> None:
+    def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
         self._new: deque[Call] = deque()
         self._stopped = False

@@ -38,7 +38,7 @@ def test_no_percentile_is_beyond_the_longest():
 
 def test_it_stays_small():
     histogram = Histogram()
-    for exponent in range(0, 400):
+    for exponent in range(400):
         histogram.add(1.1**exponent / 1e6 if exponent < 300 else exponent)
     for number in range(20_000):
         histogram.add(number * 0.37)

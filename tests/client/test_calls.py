@@ -85,7 +85,7 @@ def test_a_call_is_a_task_with_a_timeout_a_little_shorter_than_the_callers():
     desk.open("echo", b"a", b"b", timeout=10.0)
     ((header, command, options, service, number, *payload),) = desk.sent()
     assert (header, command, service, payload) == (b"S0C01", b"TASK", b"echo", [b"a", b"b"])
-    assert json.loads(options) == {"timeout": 9900}
+    assert json.loads(options) == {"timeout": 9800}
     assert len(number) == 8
 
 
@@ -349,7 +349,7 @@ def test_time_without_a_connection_counts():
     desk.open(timeout=10.0)
     desk.sleep(4.0)
     desk.calls.connected(desk.now)
-    assert json.loads(desk.sent()[0][2]) == {"timeout": 5900}
+    assert json.loads(desk.sent()[0][2]) == {"timeout": 5800}
 
 
 def test_a_stream_that_has_begun_is_not_started_anew():

@@ -28,7 +28,7 @@ def environment(scale0_broker: BrokerStarter) -> Iterator[dict[str, str]]:
     runtime = folder / "scale0" / "default"
     runtime.mkdir(parents=True, mode=0o700)
     scale0_broker.in_thread([], {"broker": {"runtime_dir": str(runtime)}})
-    yield {**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": ""}
+    yield {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
     shutil.rmtree(folder, ignore_errors=True)
 
 

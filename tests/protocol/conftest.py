@@ -98,6 +98,7 @@ class Talk(Script):
         writers: Mapping[str, Callable[[ClientConfig], bytes]] | None = None,
         sockets: NetworkSockets = SOCKETS,
         job_delay: float = 0.0,
+        started: float = 0.0,
         **settings: Any,
     ) -> None:
         network = NetworkConfig(**{"identity": "b1", **settings})
@@ -108,9 +109,9 @@ class Talk(Script):
         )  # fmt: skip
         self.store = MemoryStore()
         self.registry = Registry()
-        self.skew = 0.0
+        self.skew = started
         self.broker = BrokerService(
-            running, sockets, store=self.store, registry=self.registry, wall_time=lambda: WALL + self.now + self.skew,
+            running, sockets, store=self.store, registry=self.registry, wall_time=lambda: self.wall,
             state=state, remote_sockets=frozenset(remote),
         )  # fmt: skip
         self._looked_at = 0
@@ -134,9 +135,7 @@ class Talk(Script):
 
     # what others say
 
-    def say(
-        self, socket: str, who: str, word: str, /, *body: str | bytes, req: bool = False, **options: Any
-    ) -> None:
+    def say(self, socket: str, who: str, word: str, /, *body: str | bytes, req: bool = False, **options: Any) -> None:
         header = {"backend": "S0W01", "frontend": "S0C01", "management": "S0C01"}[socket]
         text = json.dumps(options) if options else ""
         self.feed(socket, who.encode("latin-1"), *([""] if req else []), header, word, text, *body)
@@ -197,7 +196,8 @@ class Talk(Script):
 
     @property
     def wall(self) -> float:
-        return WALL + self.now + self.skew
+        agenda = getattr(self, "_agenda", None)  # none yet while the broker is made
+        return WALL + self.skew + (agenda.now if agenda else 0.0)
 
     def state_of(self, identity: str) -> str | None:
         workers = self.broker.dispatcher.workers.values()

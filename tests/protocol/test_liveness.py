@@ -372,7 +372,7 @@ def test_a_second_connection_with_the_identity_of_one_that_lives_is_refused(talk
     script.join("w", "echo")
     (probe,) = claim(script)
     assert (probe.command, probe.to) == ("HEARTBEAT", "w")
-    beat, refused = script.beat("w")
+    _, refused = script.beat("w")
     assert (refused.command, refused.to, refused.code) == ("DISCONNECTERROR", "new", 409)
     assert script.given("c", "echo").to == "w"
 
@@ -509,3 +509,35 @@ def test_metadata_are_a_few_short_texts(talk, metadata: object):
     script = talk()
     script.check("w")
     assert script.ready("w", "echo", metadata=metadata)[0].code == 400
+
+
+def test_a_worker_with_a_very_long_interval_is_asked_now_and_then_and_stays(talk):
+    script = talk()
+    script.join("w", "echo", hbeatinterval=24 * 3600 * 1000)
+    script.sleep(200)
+    assert script.commands() == [("w", "HEARTBEAT")] * 3
+    assert script.given("c", "echo").to == "w"
+
+
+def test_a_worker_with_a_very_long_interval_that_left_is_soon_forgotten(talk):
+    script = talk()
+    script.join("w", "echo", hbeatinterval=24 * 3600 * 1000)
+    script.refuse("backend", "w")
+    script.sleep(61)
+    assert script.state_of("w") is None
+
+
+def test_a_req_worker_with_a_very_long_interval_is_answered_within_a_minute(talk):
+    script = talk()
+    assert script.join("w", "echo", req=True, hbeatinterval=24 * 3600 * 1000) == []
+    script.sleep(60.1)
+    assert script.commands()[0] == ("w", "READYOK")
+
+
+def test_a_req_worker_that_waits_for_an_answer_is_asked_by_that_answer(talk):
+    script = talk()
+    script.join("w", "echo", req=True)
+    assert [(message.to, message.command) for message in claim(script)] == [("w", "READYOK")]
+    assert script.task("c", "echo") == []  # it speaks first
+    task, refused = script.ready("w", "echo", req=True)
+    assert (task.command, task.to, refused.code, refused.to) == ("TASK", "w", 409, "new")

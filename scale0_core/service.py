@@ -151,7 +151,8 @@ class PeerWatcher(Protocol):
         """Take note that one or more connections of a socket were lost.
 
         ZeroMQ does not say whose they were: to find out, send something to those that matter. What cannot be delivered
-        comes back through ``on_undelivered`` with the reason ``EHOSTUNREACH``.
+        comes back through ``on_undelivered`` with the reason ``EHOSTUNREACH``. For a moment a ROUTER may still
+        take messages for a connection that is gone, so ask a little later, and again.
         """
 
 

@@ -42,8 +42,8 @@ LOG = get_logger("network")
 DRAIN_SECONDS = 10.0
 """How long a broker that was disabled still passes on replies to tasks it had taken."""
 
-FEW = 0.02
-"""Seconds within which lost connections are looked into together."""
+PROBES = (0.02, 0.2)
+"""Seconds after which lost connections are looked into together; twice, since the first may be too early to tell."""
 
 
 class Store(Protocol):
@@ -97,7 +97,7 @@ class BrokerService:
         registry.measure_by("worker", self._stats)
         self._addresses: Mapping[str, tuple[str, ...]] = {}
         self._drain_until = -math.inf
-        self._probe_at: float | None = None
+        self._probes: list[float] = []
         self._started: float | None = None
         self._handlers = {
             wire.CHECKCONFIG: self.negotiator.check_config,
@@ -142,21 +142,23 @@ class BrokerService:
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        moments = (self.dispatcher.next_deadline(), self.negotiator.next_deadline(), self._probe_at)
+        moments = (self.dispatcher.next_deadline(), self.negotiator.next_deadline(), *self._probes[:1])
         return min((moment for moment in moments if moment is not None), default=None)
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
         sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
-        if self._probe_at is not None and self._probe_at <= now:
-            self._probe_at = None
+        if self._probes and self._probes[0] <= now:
+            self._probes = [moment for moment in self._probes if moment > now]
             sends += self.negotiator.probe_busy()
         return self._unless_disabled(sends, now)
 
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Ask all that have tasks, soon: a connection was lost, and whose is not known."""
-        if self._probe_at is None:
-            self._probe_at = now + FEW
+        if not self._probes:
+            self._probes = [now + later for later in PROBES]
+        elif len(self._probes) < len(PROBES):  # the first of the last round is over, and was too early for this one
+            self._probes.append(now + PROBES[-1])
         return ()
 
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:

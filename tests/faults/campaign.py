@@ -29,7 +29,7 @@ from scale0_core.client import CallError, CallTimedOutError, Client, RemoteError
 from scale0_core.client.errors import BrokerLostError, ClosedError
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 
-from .history import BrokerLife, Call, Disabled, End, Execution, History, VersionSeen
+from .history import BrokerLife, Call, Disabled, End, Execution, Frozen, History, VersionSeen
 from .processes import Crew, WorkerProcess, ask, eventually, freeze, read_records
 
 SETTLE = 60.0
@@ -299,15 +299,17 @@ class Scene:
             return
         self._broker_troubled = True
         if kind == "broker frozen":
+            since = time.monotonic()
             freeze(self.broker.process.pid)
-            self._later(seconds, self._wake_broker)
+            self._later(seconds, partial(self._wake_broker, since))
         else:
             asked = time.monotonic()
             ask(self.broker, "disable")
             self._later(seconds / 2, partial(self._enable, asked, time.monotonic()))
 
-    def _wake_broker(self) -> None:
+    def _wake_broker(self, since: float) -> None:
         os.kill(self.broker.process.pid, signal.SIGCONT)
+        self.history.frozen.append(Frozen(since, time.monotonic()))
         self._broker_troubled = False
 
     def _enable(self, asked: float, since: float) -> None:

@@ -109,6 +109,14 @@ class BrokerLife:
 
 
 @attrs.frozen
+class Frozen:
+    """The broker's process was stopped; time in which it could answer nothing, and which it does not count."""
+
+    since: float
+    until: float
+
+
+@attrs.frozen
 class Disabled:
     """The broker was disabled.
 
@@ -142,6 +150,7 @@ class History:
     executions: list[Execution] = attrs.field(factory=list)
     versions: list[VersionSeen] = attrs.field(factory=list)
     lives: list[BrokerLife] = attrs.field(factory=list)
+    frozen: list[Frozen] = attrs.field(factory=list)
     disabled: list[Disabled] = attrs.field(factory=list)
     late_answers: dict[str, int] = attrs.field(factory=dict)
     """By client: answers that came when their call had ended already."""
@@ -266,7 +275,7 @@ def check_answers(history: History) -> Iterable[Violation]:
         if end.is_own_timeout and end.call in calls:
             call = calls[end.call]
             silent[call.client] += 1
-            killed[call.client] += _killed(history.lives, call.at, end.at)
+            killed[call.client] += _killed(history, call)
             passed_over[call.client] += _passed_over(history.disabled, call.at)
     unexplained = 0
     for client in {call.client for call in calls.values()}:
@@ -284,9 +293,17 @@ def check_answers(history: History) -> Iterable[Violation]:
         yield Violation("d", f"{what}, and it counted only {counted} messages")
 
 
-def _killed(lives: Iterable[BrokerLife], begin: float, end: float) -> bool:
-    """Tell whether a broker was killed in between; its counters went with it."""
-    return any(not life.clean and begin <= life.ended <= end for life in lives)
+def _killed(history: History, call: Call) -> bool:
+    """Tell whether a broker was killed while it owed the answer to a call; its counters went with it.
+
+    It owes the answer until the deadline, and longer if it stood still meanwhile: its own deadlines move by as much.
+    """
+    kills = (life.ended for life in history.lives if not life.clean and life.ended >= call.at)
+    kill = min(kills, default=None)
+    if kill is None:
+        return False
+    stood_still = sum(max(min(time.until, kill) - max(time.since, call.at), 0.0) for time in history.frozen)
+    return kill <= call.deadline + stood_still + GRACE
 
 
 def _passed_over(times: Iterable[Disabled], at: float) -> bool:

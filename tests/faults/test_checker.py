@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from .history import BrokerLife, Call, Disabled, End, Execution, History, VersionSeen, check
+from .history import BrokerLife, Call, Disabled, End, Execution, Frozen, History, VersionSeen, check
 
 ONCE = Call("once", "c1", "echo", retry=False, at=10.0, deadline=15.0)
 AGAIN = Call("again", "c2", "echo", retry=True, at=10.0, deadline=15.0)
@@ -47,6 +47,8 @@ def guarantees(found: History) -> str:
         history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 100.0, clean=True)], late_answers={"c1": 1}),
         # it was killed, and its counters with it
         history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 12.0, clean=False)]),
+        # the same, when it had stood still for so long that its answer would have come late
+        history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)], frozen=[Frozen(11.0, 14.0)]),
         # it was disabled, and passed over the call
         history(
             ends=[TIMEOUT, REPLY_TOO], executions=[DONE_TOO], disabled=[DISABLED_EARLY],
@@ -91,6 +93,11 @@ def test_what_is_promised_is_no_violation(good: History) -> None:
             "d",
             history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 5.0, clean=False)]),
             id="killed before the call",
+        ),
+        pytest.param(
+            "d",
+            history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)]),
+            id="killed when it should have answered long ago",
         ),
         pytest.param(
             "d",

@@ -62,11 +62,15 @@ def measure(options: argparse.Namespace) -> Report:
         "seconds": round(outcome.seconds, 1),
         "calls_per_s": round(len(history.calls) / outcome.seconds),
         "seed": plan.seed,
+        "own_stalls": len(history.stalls),
+        "own_stall_longest_s": round(max((span.until - span.since for span in history.stalls), default=0.0), 2),
         "faults": sum(outcome.faults.values()),
         **{f"violations_{letter}": by_guarantee[letter] for letter in "abcde"},
     }
     # tables within the figures: by name, as the JSON reader expects them
     report.figures |= {"errors_by_code": history.errors_by_code(), "faults_by_kind": dict(outcome.faults)}  # type: ignore[dict-item]
+    if history.stalls:
+        report.notes.append(f"the bench itself stood still {len(history.stalls)} times: the machine was busy")
     report.notes += [str(violation) for violation in violations[:MOST_SHOWN]]
     return report
 

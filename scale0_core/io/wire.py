@@ -119,10 +119,11 @@ class PureWire:
     def send(self, ports: dict[str, Port], sends: list[Send]) -> list[tuple[int, str]]:
         """Send all, without waiting; give (index, reason) of those that failed."""
         failures = []
+        pure_ports = cast("dict[str, PurePort]", ports)
         for index, send in enumerate(sends):
             try:
                 name, frames = send
-                cast("PurePort", ports[name]).send_frames(frames)
+                pure_ports[name].send_frames(frames)
             except zmq.ZMQError as error:
                 failures.append((index, _reason(error.errno)))
             except _PortClosedError:
@@ -154,7 +155,8 @@ class PurePort:
     def __init__(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int) -> None:
         self.socket: zmq.Socket[bytes] | None = socket
         self.dropped = 0
-        self._most_frames = most_frames
+        # the routing id is taken before the others are counted
+        self._most_frames = range(most_frames - 1 if socket.type == zmq.ROUTER else most_frames)
         self._recv: Callable[[], zmq.Frame] = cast("Any", partial(BareSocket.recv, socket, _WHOLE, False))
         self._recv_bytes: Callable[[], bytes] = cast("Any", partial(BareSocket.recv, socket, _WHOLE))
         self._send: Callable[[object, int], object] = cast("Any", partial(BareSocket.send, socket))
@@ -167,23 +169,22 @@ class PurePort:
         if self.socket is None:
             raise ValueError("the port is closed")
         recv, recv_bytes, is_router, blob_over = self._recv, self._recv_bytes, self._is_router, self._blob_over
+        most_frames = self._most_frames
         messages: list[Any] = []
         left = BYTES_PER_DRAIN
         try:
             for _ in range(limit):
                 frames: list[Any] = [recv_bytes()] if is_router else []
-                more = True
-                while more:
+                for _ in most_frames:
                     frame = recv()
-                    more = frame.more
                     size = len(frame)
                     left -= size
                     frames.append(frame.bytes if size <= blob_over else frame)
-                    if len(frames) > self._most_frames:
-                        self._discard_rest(frame)
+                    if not frame.more:
+                        messages.append(tuple(frames))
                         break
                 else:
-                    messages.append(tuple(frames))
+                    self._discard_rest(frame)
                 if left <= 0:
                     break
         except zmq.ZMQError as error:
@@ -204,11 +205,15 @@ class PurePort:
             raise _PortClosedError
         if type(frames) is not tuple or len(frames) < self._least_frames:
             raise TypeError("frames come as a tuple; a ROUTER needs a routing id and something to send")
+        send = self._send  # forwards a Frame without a copy, whatever its copy argument says
+        if len(frames) == 2 and type(frames[0]) is bytes and type(frames[1]) in _PLAIN_FRAMES:
+            send(frames[0], _PART)  # most answers: a routing id and a body
+            send(frames[1], _WHOLE)
+            return
         if not _PLAIN_FRAMES.issuperset(map(type, frames)):
             for frame in frames:
                 if not memoryview(frame).c_contiguous:  # raises TypeError for what is no buffer
                     raise TypeError("a frame lies in one piece")
-        send = self._send  # forwards a Frame without a copy, whatever its copy argument says
         if len(frames) == 1:
             send(frames[0], _WHOLE)
             return

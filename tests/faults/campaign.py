@@ -29,11 +29,13 @@ from scale0_core.client import CallError, CallTimedOutError, Client, RemoteError
 from scale0_core.client.errors import BrokerLostError, ClosedError
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 
-from .history import BrokerLife, Call, Disabled, End, Execution, Frozen, History, VersionSeen
+from .history import BrokerLife, Call, Disabled, End, Execution, History, Span, VersionSeen
 from .processes import Crew, WorkerProcess, ask, eventually, freeze, read_records
 
 SETTLE = 60.0
 """Seconds within which all must have come to rest after the last call."""
+TICK, LONG_TICK = 0.02, 0.25
+"""Seconds between two looks at the clock; a longer while between them is a stall of the run itself."""
 
 WORKER_FAULTS = {"worker killed": 4, "worker frozen": 5, "worker replaced": 1}
 BROKER_FAULTS = {"broker frozen": 3, "configuration changed": 2, "broker disabled": 1}
@@ -168,6 +170,30 @@ def end_of(task: str, future: Future[Reply]) -> End:
     )
 
 
+class Metronome:
+    """A thread that does nothing but wake up; when it cannot for long, no other thread of this process could either."""
+
+    def __init__(self, stalls: list[Span]) -> None:
+        self._stalls, self._over = stalls, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metronome", daemon=True)
+
+    def __enter__(self) -> Metronome:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._over.wait(TICK):
+            now = time.monotonic()
+            if now - before > LONG_TICK:
+                self._stalls.append(Span(before, now))
+            before = now
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -209,11 +235,12 @@ class Scene:
         try:
             self._later(1.0, self._fault)
             self._later(self.plan.kill_broker_every * 0.75, self._kill_broker)
-            for caller in callers:
-                caller.start()
-            while not all(caller.done for caller in callers):
-                self._do_what_is_due()
-            self._come_to_rest(callers)
+            with Metronome(self.history.stalls):
+                for caller in callers:
+                    caller.start()
+                while not all(caller.done for caller in callers):
+                    self._do_what_is_due()
+                self._come_to_rest(callers)
         finally:
             for caller in callers:
                 caller.client.close()
@@ -309,7 +336,7 @@ class Scene:
 
     def _wake_broker(self, since: float) -> None:
         os.kill(self.broker.process.pid, signal.SIGCONT)
-        self.history.frozen.append(Frozen(since, time.monotonic()))
+        self.history.frozen.append(Span(since, time.monotonic()))
         self._broker_troubled = False
 
     def _enable(self, asked: float, since: float) -> None:

@@ -109,11 +109,15 @@ class BrokerLife:
 
 
 @attrs.frozen
-class Frozen:
-    """The broker's process was stopped; time in which it could answer nothing, and which it does not count."""
+class Span:
+    """A while in which somebody stood still: the broker, which could answer nothing, or the run itself."""
 
     since: float
     until: float
+
+    def within(self, begin: float, end: float) -> float:
+        """Give the seconds of it that lie between two moments."""
+        return max(min(self.until, end) - max(self.since, begin), 0.0)
 
 
 @attrs.frozen
@@ -150,7 +154,10 @@ class History:
     executions: list[Execution] = attrs.field(factory=list)
     versions: list[VersionSeen] = attrs.field(factory=list)
     lives: list[BrokerLife] = attrs.field(factory=list)
-    frozen: list[Frozen] = attrs.field(factory=list)
+    frozen: list[Span] = attrs.field(factory=list)
+    """When the broker's process was stopped."""
+    stalls: list[Span] = attrs.field(factory=list)
+    """When no thread of the run's own process had a turn: the clients in it could note nothing then."""
     disabled: list[Disabled] = attrs.field(factory=list)
     late_answers: dict[str, int] = attrs.field(factory=dict)
     """By client: answers that came when their call had ended already."""
@@ -191,7 +198,7 @@ def check_ends(history: History, grace: float = GRACE) -> Iterable[Violation]:
         if len(found) != 1:
             yield Violation("a", f"{call.id} ended {len(found)} times")
         for end in found:
-            if end.at > call.deadline + grace:
+            if end.at > call.deadline + grace + sum(span.within(call.at, end.at) for span in history.stalls):
                 yield Violation("a", f"{call.id} ended {end.at - call.deadline:.3f} s after its deadline: {end}")
 
 
@@ -302,7 +309,7 @@ def _killed(history: History, call: Call) -> bool:
     kill = min(kills, default=None)
     if kill is None:
         return False
-    stood_still = sum(max(min(time.until, kill) - max(time.since, call.at), 0.0) for time in history.frozen)
+    stood_still = sum(span.within(call.at, kill) for span in history.frozen)
     return kill <= call.deadline + stood_still + GRACE
 
 

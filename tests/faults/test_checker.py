@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from .history import BrokerLife, Call, Disabled, End, Execution, Frozen, History, VersionSeen, check
+from .history import BrokerLife, Call, Disabled, End, Execution, History, Span, VersionSeen, check
 
 ONCE = Call("once", "c1", "echo", retry=False, at=10.0, deadline=15.0)
 AGAIN = Call("again", "c2", "echo", retry=True, at=10.0, deadline=15.0)
@@ -45,10 +45,12 @@ def guarantees(found: History) -> str:
         history(executions=[DONE, DONE_TOO, Execution("again", "w1", 100, 10.7)]),
         # the broker was frozen, and its answer came late
         history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 100.0, clean=True)], late_answers={"c1": 1}),
+        # the run itself stood still, and saw late what had come in time
+        history(ends=[attrs.evolve(REPLY, at=18.0), REPLY_TOO], stalls=[Span(14.0, 16.5)]),
         # it was killed, and its counters with it
         history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 12.0, clean=False)]),
         # the same, when it had stood still for so long that its answer would have come late
-        history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)], frozen=[Frozen(11.0, 14.0)]),
+        history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)], frozen=[Span(11.0, 14.0)]),
         # it was disabled, and passed over the call
         history(
             ends=[TIMEOUT, REPLY_TOO], executions=[DONE_TOO], disabled=[DISABLED_EARLY],
@@ -70,6 +72,9 @@ def test_what_is_promised_is_no_violation(good: History) -> None:
         pytest.param("a", history(ends=[REPLY, REPLY, REPLY_TOO]), id="ended twice"),
         pytest.param("a", history(ends=[REPLY, attrs.evolve(TIMEOUT, told=True), REPLY_TOO]), id="reply and error"),
         pytest.param("a", history(ends=[attrs.evolve(REPLY, at=20.0), REPLY_TOO]), id="late"),
+        pytest.param(
+            "a", history(ends=[attrs.evolve(REPLY, at=18.0), REPLY_TOO], stalls=[Span(1.0, 9.0)]), id="late, no stall"
+        ),
         pytest.param("a", history(ends=[REPLY, REPLY_TOO, End("strange", 11.0, code=503)]), id="never made"),
         pytest.param("a", history(ends=[attrs.evolve(REPLY, reply_to="again"), REPLY_TOO]), id="another's reply"),
         pytest.param("a", history(ends=[attrs.evolve(REPLY, pid=999), REPLY_TOO]), id="reply of one not asked"),

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import quantiles
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import zmq
 
@@ -237,6 +238,14 @@ class Server:
             raise BenchError(f"the server {self.name} gave a wrong answer: {reply}")
         return seconds
 
+    def await_word(self, word: str, limit: float = START_LIMIT) -> None:
+        """Wait until the server has printed a word."""
+        while word not in self.log():
+            self.check_alive()
+            if time.perf_counter() - self.started_at > limit:
+                raise BenchError(f"the server {self.name} did not say {word!r} in {limit:.0f} s:\n{self.log()}")
+            time.sleep(0.01)
+
     def stop(self) -> None:
         """End the process: politely, and after five seconds by force."""
         if self._process.poll() is not None:
@@ -279,12 +288,13 @@ def broker_command(configuration: Path) -> list[str]:
     return [sys.executable, "-m", "scale0_core", "broker", "--config", str(configuration), "--name", name]
 
 
-def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None) -> Server:
+def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None, **wire_table: object) -> Server:
     """Start a real broker with the echo plugin on the given wire; it may not be ready yet."""
     name = f"broker-{wire}-{uuid.uuid4().hex[:6]}"
     endpoint = endpoint or f"ipc://{folder}/{name}"
     configuration = folder / f"{name}.toml"
-    write_broker_toml(configuration, wire, {"plugin.echo": {"bind": [endpoint]}})
+    tables = {"wire": {"implementation": wire, **wire_table}, "plugin.echo": {"bind": [endpoint]}}
+    write_broker_toml(configuration, wire, tables)
     return Server(name, broker_command(configuration), endpoint, folder)
 
 
@@ -327,6 +337,12 @@ def start_c_server(folder: Path) -> Server:
     """Start the baseline in C."""
     endpoint = f"ipc://{folder}/c"
     return Server("c", [*native_command("server"), endpoint], endpoint, folder)
+
+
+def start_plain_server(folder: Path) -> Server:
+    """Start the baseline of heartbeats: libzmq alone, which answers as a broker does."""
+    endpoint = f"ipc://{folder}/plain"
+    return Server("plain", [*native_command("plain"), endpoint], endpoint, folder)
 
 
 def native_wire_exists() -> bool:
@@ -482,6 +498,42 @@ def _drive_in_python(server: Server, load: Load) -> dict[str, float]:
         "load_cpu_s": cpu,
         **(percentiles if window == 1 else {}),
     }
+
+
+# --- rounds -------------------------------------------------------------------------------------------------
+
+
+Key = TypeVar("Key")
+Samples: TypeAlias = dict[Key, dict[str, list[float]]]
+"""For each server and figure, one value per round."""
+
+
+def measure_rounds(
+    servers: Mapping[Key, Server],
+    measure_once: Callable[[Server, argparse.Namespace], Mapping[str, float]],
+    options: argparse.Namespace,
+    samples: Samples[Key],
+) -> None:
+    """Measure all servers in turn, ``options.rounds`` times, each time beginning with another one."""
+    keys = list(servers)
+    for turn in range(options.rounds):
+        first = turn % len(keys)
+        for key in keys[first:] + keys[:first]:
+            for figure, value in measure_once(servers[key], options).items():
+                samples.setdefault(key, {}).setdefault(figure, []).append(value)
+
+
+def ratio(name: str, above: Sequence[float], below: Sequence[float]) -> Figures:
+    """Give the median of the ratios within a round, and between which two the middle half of them lies."""
+    ratios = [one / other for one, other in zip(above, below, strict=True)]
+    low, middle, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {name: round(middle, 4), f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
+
+
+def take_sizes(options: argparse.Namespace, full: Mapping[str, int], quick: Mapping[str, int]) -> None:
+    """Fill in the sizes that the command line does not name."""
+    for name, size in (quick if options.quick else full).items():
+        setattr(options, name, getattr(options, name, None) or size)
 
 
 # --- results ------------------------------------------------------------------------------------------------

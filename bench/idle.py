@@ -35,6 +35,9 @@ from scale0_core.config.settings import WireSettings
 HEARTBEAT_SECONDS = WireSettings().heartbeat_ms / 1000
 """The core's default interval of ZeroMQ's heartbeats."""
 
+QUICK_HEARTBEAT_SECONDS = min(HEARTBEAT_SECONDS, 30.0)
+"""The interval in a quick run, which is to see one and be over in a minute; it costs accordingly more."""
+
 SETTLE_SECONDS = 2.0
 """Time for the work of connecting to be over."""
 
@@ -57,9 +60,9 @@ def free_tcp_endpoint() -> str:
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def measure_transport(folder: Path, endpoint: str | None, clients: int, seconds: float) -> Figures:
+def measure_transport(folder: Path, endpoint: str | None, clients: int, seconds: float, heartbeat: float) -> Figures:
     """Start a broker, connect the clients, watch the broker while they are idle."""
-    with start_broker(folder, "auto", endpoint) as broker:
+    with start_broker(folder, "auto", endpoint, heartbeat_ms=round(heartbeat * 1000)) as broker:
         broker.await_echo()
         before_rss, before_pss = memory_kb(broker.pid)
         with idle_clients(broker, clients, time_limit=seconds + 120) as clients_there:
@@ -84,19 +87,24 @@ def measure(options: argparse.Namespace) -> Report:
     """Measure over ipc, and over tcp too in a full run."""
     report = Report("What idle clients cost", TARGETS)
     clients = options.clients or (2_000 if options.quick else 10_000)
-    seconds = options.seconds or HEARTBEAT_SECONDS * (1 if options.quick else 2)
+    heartbeat = QUICK_HEARTBEAT_SECONDS if options.quick else HEARTBEAT_SECONDS
+    seconds = options.seconds or heartbeat * (1 if options.quick else 2)
     transports: dict[str, str | None] = {"ipc": None}
     if not options.quick:
         transports["tcp"] = free_tcp_endpoint()
     with bench_folder() as folder:
-        results = {name: measure_transport(folder, endpoint, clients, seconds) for name, endpoint in transports.items()}
+        results = {
+            name: measure_transport(folder, endpoint, clients, seconds, heartbeat)
+            for name, endpoint in transports.items()
+        }
     for name in ("kb_per_client", "idle_cpu_percent"):
         report.figures[name] = max(float(result[name] or 0) for result in results.values())
     report.figures |= {f"{transport}_{name}": v for transport, r in results.items() for name, v in r.items()}
     report.figures |= {"clients": clients, "idle_seconds": seconds, "memory_measure": "RSS"}
+    report.figures["heartbeat_seconds"] = heartbeat
     report.notes.append(
-        f"{clients:,} clients, idle for {seconds:g} s, which covers {seconds / HEARTBEAT_SECONDS:g}"
-        " heartbeats of each connection"
+        f"{clients:,} clients, idle for {seconds:g} s, which covers {seconds / heartbeat:g}"
+        f" heartbeats of each connection, one every {heartbeat:g} s"
     )
     return report
 

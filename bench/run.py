@@ -16,7 +16,10 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results.md"
-BENCHES = ("wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "robust.py")
+BENCHES = (
+    "wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "zpipes.py", "majordomo.py",
+    "robust.py", "faults.py",
+)  # fmt: skip
 
 HEADING = """# Results
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from harness import (
@@ -21,18 +21,22 @@ from harness import (
     NativePeers,
     NotMeasured,
     Report,
+    Samples,
     Server,
     Target,
     bench_folder,
     drive,
     find_compiler,
     make_parser,
+    measure_rounds,
     native_wire_exists,
     print_table,
+    ratio,
     run_bench,
     show,
     start_multipart_task_broker,
     start_network_broker,
+    take_sizes,
 )
 
 BROKERS = ("scale0", "multipart")
@@ -46,19 +50,19 @@ TARGETS = (
     Target("cpu_vs_multipart", 0.25, "CPU per task: Scale0 / zguide-style broker (the worst number of workers)"),
 )
 
-Samples = dict[tuple[str, int], dict[str, list[float]]]
-"""For each broker and number of workers, and each figure, one value per round."""
+Case = tuple[str, int]
+"""A broker, and how many workers it has."""
 
 
-def measure_once(server: Server, tasks: int, connections: int) -> dict[str, float]:
+def measure_once(server: Server, options: argparse.Namespace) -> dict[str, float]:
     """Send tasks to one broker."""
-    load = Load(tasks, window=IN_FLIGHT, connections=connections, body_size=100, conversation=TASK)
+    load = Load(options.tasks, window=IN_FLIGHT, connections=CONNECTIONS, body_size=100, conversation=TASK)
     measured = drive(server, load)
     cost = measured["cpu_s"] / measured["requests"] * 100_000
     return {"cpu_s_per_100k": cost, "tasks_per_s": measured["requests_per_s"]}
 
 
-def measure_one_start(options: argparse.Namespace, samples: Samples) -> None:
+def measure_one_start(options: argparse.Namespace, samples: Samples[Case]) -> None:
     """Start both brokers and measure them in turn: some rounds with few workers, some with many."""
     with bench_folder() as folder, ExitStack() as stack:
         wire = "native" if native_wire_exists() else "pure"
@@ -73,55 +77,32 @@ def measure_one_start(options: argparse.Namespace, samples: Samples) -> None:
                 for server, addresses in brokers.values():
                     arguments = {"--endpoint": addresses.backend, "--count": count, "--window": options.window}
                     workers.enter_context(NativePeers("worker", server, arguments))
-                measure_rounds({name: server for name, (server, _) in brokers.items()}, count, options, samples)
+                cases = {(name, count): server for name, (server, _) in brokers.items()}
+                measure_rounds(cases, measure_once, options, samples)
 
 
-def measure_rounds(servers: Mapping[str, Server], workers: int, options: argparse.Namespace, samples: Samples) -> None:
-    """Measure all brokers in turn, several times, each time beginning with another one."""
-    names = list(servers)
-    for turn in range(options.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            found = samples.setdefault((name, workers), {figure: [] for figure in FIGURES})
-            for figure, value in measure_once(servers[name], options.tasks, CONNECTIONS).items():
-                found[figure].append(value)
-
-
-def summarise(samples: Samples, workers: tuple[int, ...]) -> Figures:
+def summarise(samples: Samples[Case], workers: tuple[int, ...]) -> Figures:
     """Take the median of each figure, and of the ratios within a round."""
     figures: Figures = {}
-    ratios_of = {
-        count: [
-            one / other
-            for one, other in zip(
-                samples["scale0", count]["cpu_s_per_100k"], samples["multipart", count]["cpu_s_per_100k"], strict=True
-            )
-        ]
-        for count in workers
-    }
-    figures["cpu_vs_multipart"] = round(max(median(ratios) for ratios in ratios_of.values()), 4)
-    for count, ratios in ratios_of.items():
-        # the middle half of the rounds lies between the last two
-        low, middle, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
-        name = f"cpu_vs_multipart_{count}"
-        figures |= {name: round(middle, 4), f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
+    cpu = {case: found["cpu_s_per_100k"] for case, found in samples.items()}
+    for count in workers:
+        figures |= ratio(f"cpu_vs_multipart_{count}", cpu["scale0", count], cpu["multipart", count])
+    worst = max(float(figures[f"cpu_vs_multipart_{count}"] or 0) for count in workers)
     for (broker, count), found in samples.items():
         figures |= {f"{broker}_{figure}_{count}": round(median(values), 4) for figure, values in found.items()}
-    return figures
+    return {"cpu_vs_multipart": worst, **figures}
 
 
 def measure(options: argparse.Namespace) -> Report:
     """Start the brokers, measure them, and report."""
     if find_compiler() is None:
         raise NotMeasured("the workers are a C program, and no C compiler was found (set CC, or install one)")
-    sizes = QUICK if options.quick else FULL
-    for name, size in sizes.items():
-        setattr(options, name, getattr(options, name) or size)
+    take_sizes(options, FULL, QUICK)
     options.workers = tuple(options.workers)
     report = Report("What a task costs", TARGETS)
     if not native_wire_exists():
         report.notes.append("scale0_core was installed without its C extension: the pure wire is measured")
-    samples: Samples = {}
+    samples: Samples[Case] = {}
     for _ in range(options.starts):
         measure_one_start(options, samples)
     report.figures = summarise(samples, options.workers)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from harness import (
@@ -22,19 +22,23 @@ from harness import (
     Load,
     NotMeasured,
     Report,
+    Samples,
     Server,
     Target,
     bench_folder,
     drive,
     find_compiler,
     make_parser,
+    measure_rounds,
     native_wire_exists,
     print_table,
+    ratio,
     run_bench,
     show,
     start_broker,
     start_c_server,
     start_multipart_server,
+    take_sizes,
 )
 
 SERVERS = ("native", "pure", "multipart", "c")
@@ -61,9 +65,6 @@ TARGETS = (
     Target("latency_vs_multipart", 1.3, "p50 with one in flight: broker / recv_multipart loop"),
     Target("mb_s_64k_vs_c", 0.7, "MB/s of 64 KiB bodies: broker / C server", at_least=True),
 )
-
-Samples = dict[str, dict[str, list[float]]]
-"""For each server and figure, one value per round."""
 
 
 def start_servers(stack: ExitStack, folder: Path, notes: list[str]) -> dict[str, Server]:
@@ -114,46 +115,27 @@ def measure_large(server: Server, options: argparse.Namespace) -> dict[str, floa
     return {"mb_s_64k": drive(server, load)["mb_per_s"]}
 
 
-def measure_rounds(servers: Mapping[str, Server], options: argparse.Namespace, samples: Samples) -> None:
-    """Measure all servers in turn, several times, each time beginning with another one."""
-    names = list(servers)
-    for name in names:
-        samples.setdefault(name, {figure: [] for figure in FIGURES})
-    # one kind of load after the other: the servers of a round are then compared within a second or two
-    for measure_once in (measure_many, measure_latency, measure_large):
-        for turn in range(options.rounds):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                for figure, value in measure_once(servers[name], options).items():
-                    samples[name][figure].append(value)
-
-
-def measure_one_start(options: argparse.Namespace, samples: Samples) -> list[str]:
+def measure_one_start(options: argparse.Namespace, samples: Samples[str]) -> list[str]:
     """Start the servers, measure some rounds, end them; return notes on what could not be measured."""
     notes: list[str] = []
     with bench_folder() as folder, ExitStack() as stack:
         servers = start_servers(stack, folder, notes)
         if options.pin:
             pin(servers)
-        measure_rounds(servers, options, samples)
+        # one kind of load after the other: the servers of a round are then compared within a second or two
+        for measure_once in (measure_many, measure_latency, measure_large):
+            measure_rounds(servers, measure_once, options, samples)
         for server in servers.values():
             server.check_alive()
     return notes
 
 
-def summarise(samples: Samples) -> Figures:
+def summarise(samples: Samples[str]) -> Figures:
     """Take the median of each figure, and for each ratio the median of the ratios within a round."""
     figures: Figures = {}
     for name, (figure, above, below) in RATIOS.items():
-        if above in samples and below in samples:
-            pairs = zip(samples[above][figure], samples[below][figure], strict=True)
-            ratios = [one / other for one, other in pairs]
-            figures[name] = round(median(ratios), 4)
-            # the middle half of the rounds lies between these two
-            low, _, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
-            figures |= {f"{name}_low": round(low, 4), f"{name}_high": round(high, 4)}
-        else:
-            figures[name] = None
+        both = above in samples and below in samples
+        figures |= ratio(name, samples[above][figure], samples[below][figure]) if both else {name: None}
     for server in SERVERS:
         for figure in FIGURES:
             values = samples[server][figure] if server in samples else []
@@ -163,19 +145,16 @@ def summarise(samples: Samples) -> Figures:
 
 def measure(options: argparse.Namespace) -> Report:
     """Start the servers, measure them, and report."""
-    sizes = QUICK if options.quick else FULL
-    options.starts = options.starts or sizes["starts"]
-    options.rounds = options.rounds or sizes["rounds"]
-    options.requests = options.requests or sizes["requests"]
-    options.latency_requests = min(options.requests, sizes["latency_requests"])
-    options.large_requests = min(options.requests, sizes["large_requests"])
+    take_sizes(options, FULL, QUICK)
+    options.latency_requests = min(options.requests, options.latency_requests)
+    options.large_requests = min(options.requests, options.large_requests)
     report = Report("What a request costs", TARGETS)
     if find_compiler() is None:
         report.notes.append(
             "no C compiler: the load comes from a Python program that is slower than the servers; the ratios"
             " cannot be compared with those of the native load generator"
         )
-    samples: Samples = {}
+    samples: Samples[str] = {}
     for _ in range(options.starts):
         notes = measure_one_start(options, samples)
     report.notes += notes

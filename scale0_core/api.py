@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scale0_core.broker.deadlines import Deadlines
 from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.config.fields import setting
 from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
@@ -15,6 +16,7 @@ from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, Pl
 from scale0_core.service import (
     KIB,
     MIB,
+    Delayed,
     Effect,
     Endpoint,
     Frames,
@@ -26,6 +28,7 @@ from scale0_core.service import (
     SendFailure,
     Service,
     SocketKind,
+    Stopping,
     Undelivered,
 )
 
@@ -38,6 +41,8 @@ __all__ = [
     "BatchReport",
     "BrokerContext",
     "Change",
+    "Deadlines",
+    "Delayed",
     "Effect",
     "Endpoint",
     "Format",
@@ -61,6 +66,7 @@ __all__ = [
     "Service",
     "ServiceStats",
     "SocketKind",
+    "Stopping",
     "Undelivered",
     "get_logger",
     "hookimpl",

@@ -104,7 +104,7 @@ Effect: TypeAlias = Send | Job
 
 
 class Service(Protocol):
-    """What every service has. ``LaterResults`` and ``Undelivered`` add to it."""
+    """What every service has. ``LaterResults``, ``Undelivered``, ``Delayed`` and others below add to it."""
 
     @property
     def name(self) -> str:
@@ -144,6 +144,21 @@ class Undelivered(Protocol):
 
 
 @runtime_checkable
+class Delayed(Protocol):
+    """A service that must know when its messages really leave has this as well, beside ``Undelivered``."""
+
+    def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that a message waits, since the peer's queue is full.
+
+        Later comes ``on_sent`` for it, or ``on_undelivered``. What is neither delayed nor undelivered when the turn is
+        over has left.
+        """
+
+    def on_sent(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that a message that had to wait has left."""
+
+
+@runtime_checkable
 class PeerWatcher(Protocol):
     """A service with a socket that says ``watch_peers`` has this as well."""
 
@@ -154,6 +169,14 @@ class PeerWatcher(Protocol):
         comes back through ``on_undelivered`` with the reason ``EHOSTUNREACH``. For a moment a ROUTER may still
         take messages for a connection that is gone, so ask a little later, and again.
         """
+
+
+@runtime_checkable
+class Stopping(Protocol):
+    """A service that has last words when the broker stops has this as well."""
+
+    def on_stop(self, now: float) -> Iterable[Effect]:
+        """Give the last messages and jobs; no more messages will come, but the outcomes of jobs may."""
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-/* The worker's side of the Scale0 protocol, as far as the benches need it: shared by worker.c and heartbeats.c. */
+/* The worker's side of the Scale0 protocol, as far as the benches need it: shared by worker.c, heartbeats.c and plain.c. */
 #ifndef SCALE0_BENCH_DIALOG_H
 #define SCALE0_BENCH_DIALOG_H
 
@@ -6,7 +6,6 @@
 
 enum { MOST_PARTS = 16 };
 enum { HEADER, COMMAND, OPTIONS, BODY }; /* the places of a message's frames */
-enum { AT_ONCE = 25 }; /* connections that one process opens at once: a listener's backlog is often 100 */
 
 /* One message; its frames are used again for the next one. */
 struct message { zmq_msg_t parts[MOST_PARTS]; int count; };
@@ -38,7 +37,7 @@ static int is_frame(struct message *message, int place, const char *text) {
            && !memcmp(zmq.msg_data(&message->parts[place]), text, size);
 }
 
-static int is_command(struct message *message, const char *command) { return is_frame(message, COMMAND, command); }
+__attribute__((unused)) static int is_command(struct message *message, const char *command) { return is_frame(message, COMMAND, command); }
 
 /* Copy a frame's text, cut where there is no more room. */
 static const char *frame_text(struct message *message, int place, char *text, size_t room) {
@@ -59,14 +58,14 @@ static void send_text(void *socket, const char *text, int flags) {
 }
 
 /* Send a command of a worker. */
-static void send_command(void *socket, const char *command, const char *options) {
+__attribute__((unused)) static void send_command(void *socket, const char *command, const char *options) {
     send_text(socket, "S0W01", ZMQ_SNDMORE);
     send_text(socket, command, ZMQ_SNDMORE);
     send_text(socket, options, 0);
 }
 
 /* Wait for one of two answers; heartbeats may come in between. */
-static void await_answer(void *socket, struct message *message, const char *one, const char *other,
+__attribute__((unused)) static void await_answer(void *socket, struct message *message, const char *one, const char *other,
                          double deadline) {
     char command[64], options[256];
     for (;;) {
@@ -80,7 +79,7 @@ static void await_answer(void *socket, struct message *message, const char *one,
 }
 
 /* Connect some workers and negotiate: CHECKCONFIG, READY. Gives the configuration's version. */
-static int connect_workers(void *context, const char *endpoint, void **sockets, int count, int first,
+__attribute__((unused)) static int connect_workers(void *context, const char *endpoint, void **sockets, int count, int first,
                            const char *name, const char *service, int window, double deadline) {
     char text[512];
     int version = 0;

@@ -2,18 +2,20 @@
  *
  * A request is a list of fixed frames with one body among them. A body begins with a stamp (a serial number
  * and the buffer it lies in), so that a reply that is lost, doubled, mixed up or cut is noticed. A request may
- * have a frame @id as well: the serial number by itself, which then comes back in a frame of the reply.
+ * have a frame @id as well: the serial number by itself, which then comes back in a frame of the reply. A frame
+ * @service names one of --services services in turn, echo-0, echo-1 and so on, and comes back as well (--reply-service).
  */
 #ifndef SCALE0_BENCH_REQUEST_H
 #define SCALE0_BENCH_REQUEST_H
 
 #include "zmq_dl.h"
 
-enum { MAX_FRAMES = 16, STAMP_SIZE = 16, ID_SIZE = 8, TAIL_SIZE = 64 };
+enum { MAX_FRAMES = 16, STAMP_SIZE = 16, ID_SIZE = 8, TAIL_SIZE = 64, MAX_SERVICES = 1000, NAME_SIZE = 16 };
 
 struct stamp { uint64_t serial; uint64_t slot; };
 
-static const char *const ID_PLACE = "@id";
+static const char *const ID_PLACE = "@id", *const SERVICE_PLACE = "@service";
+static char service_names[MAX_SERVICES][NAME_SIZE];
 
 struct request {
     const char *frames[MAX_FRAMES]; /* NULL is the body's place, ID_PLACE the id's */
@@ -22,6 +24,8 @@ struct request {
     int reply_frames; /* how many frames a reply has */
     int reply_body;   /* which of them is the body */
     int reply_id;     /* which of them is the id; 0 when none is: no reply begins with it */
+    int reply_service; /* which of them is the service; 0 when none is */
+    int services;      /* how many there are */
 };
 
 static void no_free(void *data, void *hint) { (void) data; (void) hint; }
@@ -30,12 +34,14 @@ static void no_free(void *data, void *hint) { (void) data; (void) hint; }
 static int parse_request_option(struct request *request, const char *name, const char *value) {
     if (!strcmp(name, "--frame")) {
         if (request->frame_count == MAX_FRAMES) fail("more than %d frames", MAX_FRAMES);
-        const char *frame = !strcmp(value, ID_PLACE) ? ID_PLACE : value;
+        const char *frame = !strcmp(value, ID_PLACE) ? ID_PLACE : !strcmp(value, SERVICE_PLACE) ? SERVICE_PLACE : value;
         request->frames[request->frame_count++] = strcmp(value, "@body") ? frame : NULL;
     } else if (!strcmp(name, "--body-size")) request->body_size = strtoul(value, NULL, 10);
     else if (!strcmp(name, "--reply-frames")) request->reply_frames = atoi(value);
     else if (!strcmp(name, "--reply-body")) request->reply_body = atoi(value);
     else if (!strcmp(name, "--reply-id")) request->reply_id = atoi(value);
+    else if (!strcmp(name, "--reply-service")) request->reply_service = atoi(value);
+    else if (!strcmp(name, "--services")) request->services = atoi(value);
     else return 0;
     return 1;
 }
@@ -49,6 +55,15 @@ static void check_request(const struct request *request) {
         fail("--reply-body must be a frame of the reply, counted from 0");
     if (request->reply_id < 0 || request->reply_id >= request->reply_frames)
         fail("--reply-id must be a frame of the reply, counted from 0");
+    if (request->services < 0 || request->services > MAX_SERVICES) fail("--services must be at most %d", MAX_SERVICES);
+    for (int i = 0; i < request->frame_count; i++)
+        if (request->frames[i] == SERVICE_PLACE && !request->services) fail("@service needs --services");
+    for (int i = 0; i < request->services; i++) snprintf(service_names[i], NAME_SIZE, "echo-%d", i);
+}
+
+/* Give the service that a request of this number is for. */
+static const char *service_of(const struct request *request, uint64_t serial) {
+    return service_names[serial % (uint64_t) request->services];
 }
 
 /* Fill a body with bytes that differ from place to place; the stamp comes when it is sent. */
@@ -62,6 +77,7 @@ static void send_request(void *socket, const struct request *request, unsigned c
     memcpy(body, &stamp, sizeof stamp);
     for (int i = 0; i < request->frame_count; i++) {
         const char *fixed = request->frames[i];
+        if (fixed == SERVICE_PLACE) fixed = service_of(request, stamp.serial);
         int is_id = fixed == ID_PLACE; /* the serial number is what the body begins with */
         void *data = fixed && !is_id ? (void *) fixed : body;
         size_t size = is_id ? ID_SIZE : fixed ? strlen(fixed) : request->body_size;
@@ -87,6 +103,7 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
     zmq_msg_t message;
     int frame = 0, more = 1;
     uint64_t id = 0;
+    char service[NAME_SIZE] = "";
     zmq.msg_init(&message);
     for (; more; frame++) {
         if (zmq.msg_recv(&message, socket, flags) < 0) {
@@ -96,6 +113,8 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
         more = zmq.msg_more(&message);
         if (request->reply_id && frame == request->reply_id && zmq.msg_size(&message) == sizeof id)
             memcpy(&id, zmq.msg_data(&message), sizeof id);
+        if (request->reply_service && frame == request->reply_service && zmq.msg_size(&message) < sizeof service)
+            memcpy(service, zmq.msg_data(&message), zmq.msg_size(&message));
         if (frame != request->reply_body) continue;
         const unsigned char *body = zmq.msg_data(&message);
         if (zmq.msg_size(&message) != request->body_size)
@@ -107,6 +126,8 @@ static int receive_reply(void *socket, const struct request *request, unsigned c
     zmq.msg_close(&message);
     if (frame != request->reply_frames) fail("a reply has %d frames, not %d", frame, request->reply_frames);
     if (request->reply_id && id != stamp->serial) fail("a reply has another id");
+    if (request->reply_service && strcmp(service, service_of(request, stamp->serial)))
+        fail("a reply is from another service");
     return 1;
 }
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* libzmq promises both layouts in its ABI since 4.0 (POSIX: a pollitem's fd is an int) */
@@ -21,7 +22,7 @@ typedef struct { void *socket; int fd; short events; short revents; } zmq_pollit
 typedef void zmq_free_fn(void *data, void *hint);
 
 enum { ZMQ_DEALER = 5, ZMQ_ROUTER = 6 };
-enum { ZMQ_LINGER = 17, ZMQ_RECONNECT_IVL = 18, ZMQ_SNDHWM = 23, ZMQ_RCVHWM = 24, ZMQ_RCVTIMEO = 27 };
+enum { ZMQ_FD = 14, ZMQ_LINGER = 17, ZMQ_RECONNECT_IVL = 18, ZMQ_SNDHWM = 23, ZMQ_RCVHWM = 24, ZMQ_RCVTIMEO = 27 };
 enum { ZMQ_MAX_SOCKETS = 2 };
 enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1 };
 
@@ -31,6 +32,7 @@ static struct {
     int (*ctx_term)(void *);
     void *(*socket)(void *, int);
     int (*setsockopt)(void *, int, const void *, size_t);
+    int (*getsockopt)(void *, int, void *, size_t *);
     int (*bind)(void *, const char *);
     int (*connect)(void *, const char *);
     int (*close)(void *);
@@ -71,8 +73,8 @@ static void load_zmq(const char *path) {
     if (!library) fail("cannot open libzmq: %s", dlerror());
     /* through a void ** as POSIX shows for dlsym: ISO C has no cast from object to function pointer */
 #define FIND(name) *(void **) &zmq.name = find_symbol(library, "zmq_" #name)
-    FIND(ctx_new); FIND(ctx_set); FIND(ctx_term); FIND(socket); FIND(setsockopt); FIND(bind); FIND(connect);
-    FIND(close); FIND(poll); FIND(msg_init); FIND(msg_init_size); FIND(msg_init_data); FIND(msg_recv); FIND(msg_send);
+    FIND(ctx_new); FIND(ctx_set); FIND(ctx_term); FIND(socket); FIND(setsockopt);
+    FIND(getsockopt); FIND(bind); FIND(connect); FIND(close); FIND(poll); FIND(msg_init); FIND(msg_init_size); FIND(msg_init_data); FIND(msg_recv); FIND(msg_send);
     FIND(msg_close); FIND(msg_more); FIND(msg_data); FIND(msg_size); FIND(strerror);
 #undef FIND
 }
@@ -86,6 +88,14 @@ __attribute__((unused)) static double seconds_of(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
     return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Allow as many connections as the system lets this user have; when refused, opening the sockets says so. */
+__attribute__((unused)) static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /* Open a DEALER without high-water marks that gives up nothing and waits for nobody when closed. */

@@ -22,8 +22,18 @@ FRONTEND_MEMORY = 60.0
 MOST_FRONTENDS = 100_000
 """Connections that are remembered; beyond so many, those that have nothing open are forgotten early."""
 
+SECOND_TRY = 1.0
+"""Seconds after which a client whose queue was full is told of what it missed."""
+
+MOST_SECOND_TRIES = 10_000
+"""Errors that wait for a second try; beyond so many they are given up at once, and counted."""
+
 MOST_SERVICES_KNOWN = 10_000
 """Workers choose the names; beyond so many, those that nobody offers any more are forgotten."""
+
+
+Told = tuple[ClientKey, bytes, bytes]
+"""Whom an answer is for, and to which task: service and id."""
 
 
 @attrs.define
@@ -33,7 +43,9 @@ class DispatchCounts:
     unknown_replies: int = 0
     forged_replies: int = 0
     redispatched: int = 0
+    shared: int = 0
     abandoned: int = 0
+    untold: int = 0
 
 
 class Dispatcher:
@@ -48,8 +60,12 @@ class Dispatcher:
         self.frontends: dict[ClientKey, Frontend] = {}
         self.tasks: dict[bytes, Task] = {}
         self.counts = DispatchCounts()
+        self.closed = False
+        """True while the broker is disabled: what comes back from a worker waits."""
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
         self._forget: Deadlines[ClientKey, Frontend] = Deadlines(grain=5.0)
+        self._second_tries: Deadlines[Told, Send] = Deadlines()
+        self._tried_twice: set[Told] = set()
         self._numbers = count(first_number)
         self._changed = changed
 
@@ -57,19 +73,16 @@ class Dispatcher:
 
     def submit(self, key: ClientKey, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Send]:
         """Take a task: body is service, id, payload. It goes to a worker, into the queue, or back as an error."""
-        frontend = self.frontends.get(key)
+        frontend = self.frontends.get(key) or self.remember(key, now)
         if frontend is None:
-            if len(self.frontends) >= MOST_FRONTENDS and not self._forget_idle():
-                return (_error(key, envelope, Code.TOO_MANY, _REFUSALS[Code.TOO_MANY], body),)
-            frontend = self.frontends[key] = Frontend(key, now)
-            self._forget.set(key, now + FRONTEND_MEMORY, frontend)
+            return (task_error(key, envelope, Code.TOO_MANY, _REFUSALS[Code.TOO_MANY], body),)
         frontend.last_seen = now
         frontend.tasks += 1
         name, client_id = body[0], body[1]
         timeout, retry = self._terms(options) if options else (self.config.task_timeout / 1000, False)
         service = self.services.get(name)
         if service is None:
-            return (_error(key, envelope, Code.NO_SERVICE, "nobody offers this service here", body),)
+            return (task_error(key, envelope, Code.NO_SERVICE, "nobody offers this service here", body),)
         service.requests += 1
         if frontend.open >= self.config.client_limit:
             return (_refused(service, key, envelope, Code.TOO_MANY, body),)
@@ -97,9 +110,14 @@ class Dispatcher:
             return self._late_reply(key, options, body[1], now)
         worker = task.worker
         if worker is None or worker.key != key:
-            # forged, or from a worker that lost its connection while it worked and is back on another: both get nowhere
-            self.counts.forged_replies += 1
-            return ()
+            worker = self.workers.get(key)
+            if worker is None or task.number not in worker.in_hand:
+                # forged, or from one that lost its connection while it worked and is back on another: gets nowhere
+                self.counts.forged_replies += 1
+                return ()
+            if task.streamed:  # the answer of the one with whom it shares the task is under way already
+                self.counts.unknown_replies += 1
+                return self._late_reply(key, options, body[1], now)
         more = False
         if options:
             terms = wire.read_options(options)
@@ -111,12 +129,19 @@ class Dispatcher:
             (*task.envelope, wire.FRONTEND, wire.TASKREPLY, options, task.service.name, task.client_id, *body[2:]),
         )
         if more:
+            if not task.streamed:
+                self._settle(task, worker)
             return (forward,)
         task.service.service_time.add(now - task.sent)
         self._end(task)
         if worker.finish(task):
             return (forward, *self.give_work(worker, now))
         return (forward,)
+
+    def _settle(self, task: Task, worker: Worker) -> None:
+        """Take the rest of a stream from the one that began it."""
+        task.streamed, task.worker = True, worker
+        task.service.queue.pop(task.number, None)
 
     def give_work(self, worker: Worker, now: float) -> list[Send]:
         """Hand waiting tasks to a worker that has room, the longest waiting first; then it waits in the queues."""
@@ -158,7 +183,7 @@ class Dispatcher:
     def _fail(self, task: Task, code: Code, reason: str) -> Send:
         self._end(task)
         task.service.failed(reason)
-        return _error(task.client.key, task.envelope, code, reason, (task.service.name, task.client_id))
+        return task_error(task.client.key, task.envelope, code, reason, (task.service.name, task.client_id))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -203,20 +228,30 @@ class Dispatcher:
         worker.lost = event in (ClientEvent.LOST, ClientEvent.SILENCE)
         worker.offer(())
         sends: list[Send] = []
-        for task in worker.in_hand.values():
-            if not task.done:  # one that expired has been answered
-                sends += self._take_back(task, now, delivered=True)
+        tasks = list(worker.in_hand.values())
         worker.in_hand.clear()
+        for task in tasks:
+            # one that expired has been answered, and one that another has too is that one's now
+            if not task.done and task.worker in (worker, None):
+                sends += self._take_back(task, now, delivered=True)
         self._changed(worker)
         return sends
 
     def _take_back(self, task: Task, now: float, *, delivered: bool) -> list[Send]:
         """Put a task that its worker cannot finish back at the head of the queue, or fail it."""
+        earlier = _earlier(task)
+        if earlier is not None and earlier.responsive:
+            task.worker = earlier  # it was only silent for a while
+            return []
         task.worker = None
+        if task.streamed:  # from another worker the first parts would come again
+            return [
+                self._fail(task, Code.DEADLINE, "the worker that had this task is gone in the middle of its answer")
+            ]
         if delivered and not task.retry:
             return [self._fail(task, Code.DEADLINE, "the worker that had this task is gone")]
         self.counts.redispatched += 1
-        worker = first_idle(task.service)
+        worker = None if self.closed else first_idle(task.service)
         if worker is not None:
             return [self._hand_over(task, worker, now)]
         if not task.service.workers:
@@ -229,9 +264,35 @@ class Dispatcher:
         """Take back a task that never left the broker; safe to send to another, whatever it is."""
         task = worker.in_hand.pop(number, None)
         sends = self.lose(worker, ClientEvent.LOST, now) if reason != "EAGAIN" else self._hold(worker)
-        if task is not None and not task.done:
+        if task is not None and not task.done and task.worker is worker:
             sends += self._take_back(task, now, delivered=False)
         return sends
+
+    def share(self, worker: Worker, now: float) -> list[Send]:
+        """Offer the repeatable tasks of a worker that is silent to others as well; the first answer counts.
+
+        It may be busy or frozen, so it keeps them. Each is shared once, and not when a part of the answer is out.
+        """
+        sends: list[Send] = []
+        for task in list(worker.in_hand.values()):
+            if not task.retry or task.done or task.streamed or _earlier(task) is not None:
+                continue
+            task.earlier, task.worker = worker, None
+            self.counts.shared += 1
+            other = None if self.closed else first_idle(task.service)
+            if other is not None:
+                sends.append(self._hand_over(task, other, now))
+            else:
+                task.service.queue[task.number] = task
+                task.service.queue.move_to_end(task.number, last=False)
+        return sends
+
+    def heard_again(self, worker: Worker) -> None:
+        """Leave to a worker that was silent what nobody else has begun meanwhile."""
+        for task in worker.in_hand.values():
+            if task.worker is None and not task.done:
+                task.service.queue.pop(task.number, None)
+                task.worker, task.earlier = worker, None
 
     def _hold(self, worker: Worker) -> list[Send]:
         """Give a worker whose connection is congested no more tasks until it is heard of."""
@@ -244,24 +305,67 @@ class Dispatcher:
 
     def next_deadline(self) -> float | None:
         """Say when a task expires or a frontend may be forgotten."""
-        tasks, clients = self._deadlines.next(), self._forget.next()
-        return clients if tasks is None else tasks if clients is None else min(tasks, clients)
+        tasks, clients, tries = self._deadlines.next(), self._forget.next(), self._second_tries.next()
+        first = clients if tasks is None or (clients is not None and clients < tasks) else tasks
+        return tries if first is None or (tries is not None and tries < first) else first
 
     def on_deadline(self, now: float) -> list[Send]:
         """Fail the tasks whose time is up."""
         sends = []
         for task in self._deadlines.take(now):
             task.service.timeouts += 1
-            worker = task.worker
-            reason = "no worker was free in time" if worker is None else "the worker did not answer in time"
+            code, reason = _too_late(task)
             self._deadlines.set(task.number, now, task)  # _end removes it
-            sends.append(self._fail(task, Code.DEADLINE, reason))
+            sends.append(self._fail(task, code, reason))
             # the worker still has it in hand: its late reply is what makes room again
         for frontend in self._forget.take(now):
             if frontend.open or now - frontend.last_seen < FRONTEND_MEMORY:
                 self._forget.set(frontend.key, now + FRONTEND_MEMORY, frontend)
             else:
                 self.frontends.pop(frontend.key, None)
+        return sends + self._try_again(now)
+
+    def remember(self, key: ClientKey, now: float) -> Frontend | None:
+        """Take note of a connection that sends tasks or may do so; None when there are very many already."""
+        if len(self.frontends) >= MOST_FRONTENDS and not self._forget_idle():
+            return None
+        frontend = self.frontends[key] = Frontend(key, now)
+        self._forget.set(key, now + FRONTEND_MEMORY, frontend)
+        return frontend
+
+    # --- clients that do not read -----------------------------------------------------------------------------------
+
+    def undelivered_answer(self, key: ClientKey, frames: Frames, now: float) -> None:
+        """Have a client whose queue was full told a little later that it missed an answer; once, and in a few bytes."""
+        start = 1 if len(frames) > 1 and frames[1] else 2
+        if len(frames) < start + 5 or frames[start + 1] not in (wire.TASKREPLY, wire.ERROR):
+            return
+        envelope, service, client_id = frames[:start], bytes(frames[start + 3]), bytes(frames[start + 4])
+        told: Told = (key, service, client_id)
+        if frames[start + 1] == wire.ERROR:
+            send: Send = (key[0], frames)
+        else:
+            if read.flag(wire.read_options(frames[start + 2]), "more"):
+                self._break_off(told)
+            send = task_error(key, envelope, Code.DEADLINE, "the reply found your queue full", (service, client_id))
+        if told in self._tried_twice or len(self._second_tries) >= MOST_SECOND_TRIES:
+            self.counts.untold += 1
+        else:
+            self._second_tries.set(told, now + SECOND_TRY, send)
+
+    def _break_off(self, told: Told) -> None:
+        """End a task of whose answer a part was lost: a stream with a hole must not look whole."""
+        key, service, client_id = told
+        for task in self.tasks.values():
+            if task.client_id == client_id and task.client.key == key and task.service.name == service:
+                self._end(task)
+                task.service.failed("the client does not read")
+                return
+
+    def _try_again(self, now: float) -> list[Send]:
+        sends = self._second_tries.take(now)
+        if sends:
+            self._tried_twice = {_told(send) for send in sends}
         return sends
 
     def frontend_gone(self, key: ClientKey) -> None:
@@ -295,10 +399,31 @@ _REFUSALS = {Code.TOO_MANY: "too many tasks are open or wait already", Code.UNAV
 
 def _refused(service: ServiceQueue, key: ClientKey, envelope: Frames, code: Code, body: Frames) -> Send:
     service.failed(_REFUSALS[code])
-    return _error(key, envelope, code, _REFUSALS[code], body)
+    return task_error(key, envelope, code, _REFUSALS[code], body)
 
 
-def _error(key: ClientKey, envelope: Frames, code: Code, reason: str, body: Frames) -> Send:
+def _too_late(task: Task) -> tuple[Code, str]:
+    """Say why a task whose time is up was not done."""
+    if task.worker is not None or _earlier(task) is not None:
+        return Code.DEADLINE, "the worker did not answer in time"
+    if not task.service.workers:
+        return Code.UNAVAILABLE, _REFUSALS[Code.UNAVAILABLE]
+    return Code.DEADLINE, "no worker was free in time"
+
+
+def _earlier(task: Task) -> Worker | None:
+    """Give the silent worker from which a task was shared, as long as it has it in its hands."""
+    earlier = task.earlier
+    return earlier if earlier is not None and task.number in earlier.in_hand else None
+
+
+def _told(error: Send) -> Told:
+    socket, frames = error
+    return (socket, frames[0]), bytes(frames[-2]), bytes(frames[-1])
+
+
+def task_error(key: ClientKey, envelope: Frames, code: Code, reason: str, body: Frames) -> Send:
+    """Make the ERROR that a task ends in; body begins with the task's service and id."""
     options = wire.write_options(code=int(code), message=reason, id=body[1].decode("utf-8", "replace"))
     return (key[0], (*envelope, wire.FRONTEND, wire.ERROR, options, body[0], body[1]))
 

@@ -25,7 +25,13 @@ from scale0_core.protocol.states import CLIENT, ClientEvent, ClientState, allowe
 from scale0_core.service import Frames, Send
 
 MISMATCHES = 3
-"""Heartbeats with an outdated configuration after which a client is disconnected."""
+"""Intervals with heartbeats of an outdated configuration after which a client is disconnected."""
+
+MOST_WORKERS = 100_000
+"""Workers that are known at once; those beyond are turned away."""
+
+LONGEST_BEAT = 128
+"""Bytes of the options that a heartbeat has as a rule: the time and the version, as every client writes them."""
 
 LARGEST_WINDOW = 10_000
 
@@ -44,6 +50,8 @@ class RunningConfig:
     hash: str
     own_group: GroupConfig
     writers: Mapping[str, Writer]
+    client_hash: str = attrs.field(default=attrs.Factory(lambda self: self.hash, takes_self=True))
+    """Of what clients are given: the addresses that are really open may change while the version does not."""
 
 
 @attrs.define
@@ -68,6 +76,7 @@ class Negotiator:
         offence: Callable[[ClientKey, str, float], None] = lambda key, reason, now: None,
     ) -> None:
         self.running = running
+        self.crowded = 0
         self._offence = offence
         self._dispatcher = dispatcher
         self._wall_time = wall_time
@@ -81,10 +90,7 @@ class Negotiator:
     def check_config(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         """CHECKCONFIG: acknowledge the version that the client has, or give it its configuration."""
         options = message.options
-        # who names no type takes JSON, and goes without a text where that is not installed
-        kind = read.text(options, "config_type", "JSON" if "JSON" in self.running.writers else "", 64).upper()
-        if not self.running.network.config_service:
-            return [answer(key, message, wire.ERROR, code=503, message="this broker gives no configurations")]
+        kind = self._config_type(options)
         if kind and kind not in self.running.writers:
             types = sorted(self.running.writers)
             reason = f"config_type {kind} is not offered; there are {', '.join(types)}"
@@ -95,12 +101,21 @@ class Negotiator:
             holder = self._identities.get(identity)
             if holder is not None and holder.key != key:
                 return self._claim(Claim(identity, message, key, holder, now))
-            self._admit(key, identity, message, now)
-        else:
-            frontend = self._dispatcher.frontends.get(key)
+            if self._admit(key, identity, message, now) is None:
+                self.crowded += 1
+                reason = "this broker has as many workers as it takes"
+                return [answer(key, message, wire.ERROR, code=int(Code.UNAVAILABLE), message=reason)]
+        elif not services:  # a worker on its way to the backend names its services
+            frontend = self._dispatcher.frontends.get(key) or self._dispatcher.remember(key, now)
             if frontend is not None:
-                frontend.identity = identity
+                frontend.identity, frontend.last_seen = identity, now
         return [self._config(key, message, identity, services, kind)]
+
+    def _config_type(self, options: Options) -> str:
+        """Give the type that is asked for; who names none takes JSON, and goes without where that is not installed."""
+        if not self.running.network.config_service:
+            return ""
+        return read.text(options, "config_type", "JSON" if "JSON" in self.running.writers else "", 64).upper()
 
     def _check_identity(self, key: ClientKey, identity: str) -> None:
         worker = self._dispatcher.workers.get(key)
@@ -111,19 +126,26 @@ class Negotiator:
 
     def _config(self, key: ClientKey, message: Message, identity: str, services: tuple[str, ...], kind: str) -> Send:
         running = self.running
-        if not kind or read.version(message.options) == running.version:
+        known = read.version(message.options) == running.version
+        if known and read.text(message.options, "config_hash") in ("", running.client_hash):
+            return answer(key, message, wire.CONFIGACK, config_version=running.version)
+        if not running.network.config_service and message.header != wire.BACKEND:
+            return answer(key, message, wire.ERROR, code=503, message="this broker gives no configurations")
+        if not kind:  # a worker is let in all the same, and told which version to go by
             return answer(key, message, wire.CONFIGACK, config_version=running.version)
         try:
             text = running.writers[kind](running.network.client_config(identity, services, running.own_group))
         except FormatError as error:  # an identity with a line break, say, for which not every format has a place
             reason = f"the configuration cannot be written as {kind}: {error.reason}"
             return answer(key, message, wire.ERROR, code=int(Code.FAILURE), message=printable(reason))
-        options = wire.write_options(config_type=kind, config_version=running.version, config_hash=running.hash)
+        options = wire.write_options(config_type=kind, config_version=running.version, config_hash=running.client_hash)
         return (key[0], (*message.envelope, message.header, wire.CONFIG, options, text))
 
-    def _admit(self, key: ClientKey, identity: str, message: Message, now: float) -> Worker:
+    def _admit(self, key: ClientKey, identity: str, message: Message, now: float) -> Worker | None:
         worker = self._dispatcher.workers.get(key)
         if worker is None:
+            if len(self._dispatcher.workers) >= MOST_WORKERS:
+                return None
             granted = self.running.network.default_heartbeat_interval / 1000
             worker = self._dispatcher.workers[key] = Worker(key, identity, now, granted)
         worker.happen(ClientEvent.CHECKCONFIG)
@@ -140,6 +162,8 @@ class Negotiator:
         if worker is None or not allowed(CLIENT, worker.state, ClientEvent.READY):
             return [_negotiate(key, message, "negotiate first: this broker does not know you")]
         options = message.options
+        if not worker.responsive:
+            self._dispatcher.heard_again(worker)
         names = read.services(options)
         window = read.whole(options, "window", 0, 0, LARGEST_WINDOW)
         asked = read.interval(options)
@@ -195,6 +219,20 @@ class Negotiator:
             *sends,
         ]  # fmt: skip
 
+    def quick_heartbeat(self, worker: Worker, options: bytes, now: float) -> bytes | None:
+        """Answer an ordinary heartbeat with which nothing is wrong; None when it needs a closer look."""
+        beat = wire.read_heartbeat(options) if len(options) <= LONGEST_BEAT else None
+        running = self.running
+        if beat is None or self.claims or not worker.responsive or beat[1] != running.version:
+            return None
+        sent, version, echo = beat
+        wall = self._wall_time()
+        skew, limit = sent - wall, running.network.max_clock_skew
+        if limit and not -limit <= skew * 1000 <= limit:
+            return None
+        worker.skew, worker.config_version, worker.mismatches, worker.last_seen = skew, version, 0, now
+        return wire.HEARTBEAT_ANSWER % (wall, version, echo)
+
     def leave(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         """DISCONNECT: the client goes; a worker's unfinished tasks go back."""
         worker = self._dispatcher.workers.get(key)
@@ -213,10 +251,14 @@ class Negotiator:
             worker.mismatches = 0
             return None
         worker.last_seen = now
-        worker.mismatches += 1
+        if now - worker.mismatched >= worker.granted:
+            # those that waited in a worker that stood still come all at once, before it has read the answer to any
+            worker.mismatched = now
+            worker.mismatches += 1
         if worker.mismatches > MISMATCHES:
             return self.refuse(worker, message, Code.CONFIG_OUTDATED, "the configuration stays outdated", now)
-        return [_negotiate(key, message, f"the configuration is now version {self.running.version}")]
+        reason = f"the configuration is now version {self.running.version}"
+        return [_negotiate(key, message, reason, Code.CONFIG_OUTDATED)]
 
     def clock_off(self, worker: Worker, options: Options) -> str:
         """Measure how far a worker's clock is off; say so if it is too far."""
@@ -265,6 +307,7 @@ class Negotiator:
         worker.last_seen = now
         sends: list[Send] = []
         if worker.state is ClientState.UNRESPONSIVE:
+            self._dispatcher.heard_again(worker)
             worker.happen(ClientEvent.SIGN)
             if len(worker.in_hand) < worker.limit:
                 worker.happen(ClientEvent.FREE)
@@ -319,7 +362,8 @@ class Negotiator:
         self._checks.set(worker.key, now + worker.granted, worker)
         if worker.identity in self.claims and silent >= patience:
             return self.drop(worker, ClientEvent.LOST, now)
-        return [self._probe(worker)]
+        shared = self._dispatcher.share(worker, now) if worker.heartbeats and silent >= patience else []
+        return [self._probe(worker), *shared]
 
     def _given_up(self, worker: Worker, silent: float) -> bool:
         """Tell whether the silence has lasted too long; one without heartbeats may be silent while it works."""
@@ -366,8 +410,8 @@ def _to(worker: Worker, routing_id: bytes, command: bytes, /, **options: object)
     return (*envelope, wire.BACKEND, command, wire.write_options(options))
 
 
-def _negotiate(key: ClientKey, message: Message, reason: str) -> Send:
-    return answer(key, message, wire.FORCENEGOTIATE, code=int(Code.CONFIG_OUTDATED), reason=reason)
+def _negotiate(key: ClientKey, message: Message, reason: str, code: Code | None = None) -> Send:
+    return answer(key, message, wire.FORCENEGOTIATE, code=None if code is None else int(code), reason=reason)
 
 
 def _metadata(options: Options) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from scale0_core.broker.seat import SeatCounts
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BatchReport, PluginInfo, RunningBroker
@@ -55,10 +56,18 @@ class Reporter:
             LOG.info(
                 "totals", service=service, received=counts.received, sent=counts.sent, errors=counts.errors,
                 undelivered=sum(counts.undelivered.values()), dropped=sum(counts.dropped.values()),
-                jobs=counts.jobs, jobs_failed=counts.jobs_failed, slow=counts.slow,
+                jobs=counts.jobs, jobs_failed=counts.jobs_failed, slow=counts.slow, **_reasons(counts),
             )  # fmt: skip
 
     def _log_failed(self) -> None:
         for (service, socket, reason), count in self._failed.items():
             LOG.warning("messages could not be sent", service=service, socket=socket, reason=reason, count=count)
         self._failed.clear()
+
+
+def _reasons(counts: SeatCounts) -> dict[str, str]:
+    """Say why messages were not sent or dropped, where there were any."""
+    undelivered = [f"{socket} {reason}: {count}" for (socket, reason), count in sorted(counts.undelivered.items())]
+    dropped = [f"{reason}: {count}" for reason, count in sorted(counts.dropped.items())]
+    told = {"undelivered_by": "; ".join(undelivered), "dropped_by": "; ".join(dropped)}
+    return {name: text for name, text in told.items() if text}

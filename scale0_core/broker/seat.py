@@ -18,6 +18,7 @@ from scale0_core.broker.jobs import JobQueue
 from scale0_core.errors import ServiceFaultError
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
+    Delayed,
     Effect,
     Frames,
     Job,
@@ -27,6 +28,7 @@ from scale0_core.service import (
     Send,
     SendFailure,
     Service,
+    Stopping,
     Undelivered,
 )
 
@@ -82,6 +84,8 @@ class Seat:
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
+        self._delayed = service if isinstance(service, Delayed) else None
+        self._on_stop = service.on_stop if isinstance(service, Stopping) else None
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
         self._logged: set[str] = set()
         self._not_before = -math.inf
@@ -156,6 +160,11 @@ class Seat:
         if self._on_peer_lost is not None and not self.quarantined:
             self._guarded("on_peer_lost", now, self._on_peer_lost, socket, now)
 
+    def stop(self, now: float) -> None:
+        """Ask the service for its last words, if it has any."""
+        if self._on_stop is not None and not self.quarantined:
+            self._guarded("on_stop", now, self._on_stop, now)
+
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent, and put the jobs found among it into ``jobs``."""
         effects: list[Effect] = list(self.sends)
@@ -179,6 +188,23 @@ class Seat:
                 self._guarded(
                     "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
                 )
+
+    @property
+    def wants_delays(self) -> bool:
+        """Whether the service must know when its messages really leave."""
+        return self._delayed is not None
+
+    def delayed(self, waiting: Sequence[Send], sent: Sequence[Send], now: float) -> None:
+        """Tell the service which of its messages have to wait, and which of those that waited have left."""
+        if self._delayed is None or self.quarantined:
+            return
+        try:
+            for socket, frames in waiting:
+                self._delayed.on_delayed(socket, frames, now)
+            for socket, frames in sent:
+                self._delayed.on_sent(socket, frames, now)
+        except CAUGHT as error:
+            self._failed("on_delayed", error, now)
 
     def _guarded(self, where: str, now: float, call: Callable[..., Iterable[Effect]], *arguments: object) -> None:
         try:

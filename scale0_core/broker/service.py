@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from scale0_core.broker.dispatch import Dispatcher, service_rows
+from scale0_core.broker.dispatch import Dispatcher, service_rows, task_error
 from scale0_core.broker.management import (
     Answer,
     Arguments,
@@ -29,6 +29,8 @@ from scale0_core.broker.offenders import Offenders
 from scale0_core.broker.registry import Provider, Registry, ServiceStats
 from scale0_core.broker.workers import ClientKey, Worker
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
+from scale0_core.config.tree import to_tree, tree_hash
+from scale0_core.errors import FormatError
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
@@ -119,7 +121,11 @@ class BrokerService:
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message."""
-        if 5 < len(frames) <= wire.MOST_FRAMES and self.state is BrokerState.ACTIVE:
+        if len(frames) == 4 and frames[2] == wire.HEARTBEAT and socket == "backend":
+            beat = self._quick_heartbeat((socket, frames[0]), frames, now)
+            if beat is not None:
+                return (beat,)
+        elif 5 < len(frames) <= wire.MOST_FRAMES and self.state is BrokerState.ACTIVE:
             # DEALER sockets on either side: no empty frame in front, and nothing to read but the frames themselves
             command = frames[2]
             key = (socket, frames[0])
@@ -140,13 +146,24 @@ class BrokerService:
         """Tell whether a reply is a reply and nothing else: no clock to look at, nobody else waits for a sign of it."""
         return not self.negotiator.claims and (not options or (len(options) <= 128 and b'"time"' not in options))
 
+    def _quick_heartbeat(self, key: ClientKey, frames: Frames, now: float) -> Send | None:
+        worker = self.dispatcher.workers.get(key)
+        if worker is None or self.state is not BrokerState.ACTIVE or frames[1] != wire.BACKEND:
+            return None
+        if key in self.offenders.silenced:
+            return None
+        options = self.negotiator.quick_heartbeat(worker, frames[3], now)
+        return None if options is None else (key[0], (key[1], wire.BACKEND, wire.HEARTBEAT, options))
+
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        moments = (self.dispatcher.next_deadline(), self.negotiator.next_deadline(), *self._probes[:1])
-        return min((moment for moment in moments if moment is not None), default=None)
+        tasks, clients = self.dispatcher.next_deadline(), self.negotiator.next_deadline()
+        first = clients if tasks is None or (clients is not None and clients < tasks) else tasks
+        return first if not self._probes else self._probes[0] if first is None else min(first, self._probes[0])
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
+        self.dispatcher.closed = self._silent(now)
         sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
         if self._probes and self._probes[0] <= now:
             self._probes = [moment for moment in self._probes if moment > now]
@@ -164,11 +181,14 @@ class BrokerService:
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
         """Find out whom a message did not reach: a worker, whose tasks go elsewhere, or a frontend."""
         self.counts[f"undelivered {reason}"] += 1
+        self.dispatcher.closed = self._silent(now)
         key = (socket, frames[0])
         worker = self.dispatcher.workers.get(key)
         if worker is None:
             if reason != "EAGAIN":
                 self.dispatcher.frontend_gone(key)
+            elif socket == "frontend":
+                self.dispatcher.undelivered_answer(key, frames, now)
             return ()
         start = 2 if worker.delimiter else 1
         if frames[start + 1] == wire.TASK:
@@ -179,7 +199,7 @@ class BrokerService:
             sends = []
         if reason != "EAGAIN":
             sends += self.negotiator.drop(worker, ClientEvent.LOST, now)
-        return sends
+        return self._unless_disabled(sends, now)
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
         """Go on where a job was waited for."""
@@ -256,15 +276,27 @@ class BrokerService:
 
     def _not_active(self, key: ClientKey, message: Message, now: float) -> Iterable[Effect]:
         if self.state is BrokerState.JOINING:
-            return [answer(key, message, wire.ERROR, code=503, message="this broker has no configuration yet")]
+            reason, body = "this broker has no configuration yet", message.body
+            if message.command == wire.TASK and len(body) >= 2 and max(len(body[0]), len(body[1])) < 256:
+                named = (bytes(body[0]), bytes(body[1]))
+                return [task_error(key, message.envelope, Code.UNAVAILABLE, reason, named)]
+            return [answer(key, message, wire.ERROR, code=int(Code.UNAVAILABLE), message=reason)]
         if message.command == wire.TASKREPLY and now < self._drain_until and len(message.body) >= 2:
             return self._task_reply(key, message, now)
         self.counts["disabled"] += 1
         return ()
 
+    def _silent(self, now: float) -> bool:
+        """Tell whether it keeps to itself: while disabled, once the time is over in which open tasks may end."""
+        return self.state is BrokerState.DISABLED and now >= self._drain_until
+
     def _unless_disabled(self, sends: list[Send], now: float) -> list[Send]:
-        """Send nothing of its own accord while disabled, but let the tasks it had taken end for a while."""
-        return sends if self.state is not BrokerState.DISABLED or now < self._drain_until else []
+        if not self._silent(now):
+            return sends
+        for _, frames in sends:
+            command = frames[2 if frames[1] else 3]
+            self.counts[f"unsent while disabled {command.decode()}"] += 1
+        return []
 
     def _ping(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
@@ -331,7 +363,8 @@ class BrokerService:
         )
         others = tuple(broker for broker in running.own_group.brokers if broker.identity != own.identity)
         group = attrs.evolve(running.own_group, brokers=(own, *others))
-        self.negotiator.running = attrs.evolve(running, own_group=group)
+        given = tree_hash(to_tree(running.network.client_config("", (), group), "client"))
+        self.negotiator.running = attrs.evolve(running, own_group=group, client_hash=given)
 
     def _apply(self, running: RunningConfig) -> list[Effect]:
         """Put a new version of the configuration into force, and publish it."""
@@ -346,14 +379,25 @@ class BrokerService:
         if self.state is BrokerState.JOINING:
             self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
+        return self._publication() if "config" in self.endpoints and running.network.config_service else []
+
+    def _publication(self) -> list[Effect]:
+        """Announce the configuration, with what every client may know of it: who listens is not known."""
+        running = self.running
+        network = running.network
+        kind = "JSON" if "JSON" in running.writers else next(iter(sorted(running.writers)), None)
+        text: Frames = ()
+        if kind is not None:
+            try:
+                text = (running.writers[kind](network.client_config("", (), running.own_group)),)
+            except FormatError as error:
+                LOG.error("the configuration is published without its text", config_type=kind, reason=error.reason)
+                kind = None
         options = wire.write_options(
-            config_version=running.version,
-            config_hash=running.hash,
-            origin=running.network.identity,
+            config_version=running.version, config_hash=running.hash, config_type=kind, origin=network.identity,
             time=self._wall_time(),
-        )
-        news = (f"CONFIG/{running.network.group}/".encode(), wire.PEER, wire.CONFIG, options)
-        return [("config", news)] if "config" in self.endpoints else []
+        )  # fmt: skip
+        return [("config", (f"CONFIG/{network.group}/".encode(), wire.PEER, wire.CONFIG, options, *text))]
 
     # --- registry ---------------------------------------------------------------------------------------------------
 
@@ -428,7 +472,7 @@ class BrokerService:
             "frontends": len(dispatcher.frontends),
             "services": len(dispatcher.services),
             "open_tasks": len(dispatcher.tasks),
-            "counts": {**attrs.asdict(dispatcher.counts), **self.counts},
+            "counts": {**attrs.asdict(dispatcher.counts), "crowded": self.negotiator.crowded, **self.counts},
         }, []
 
     def _list_clients(self, _: Arguments, now: float) -> Answer:
@@ -506,6 +550,7 @@ class BrokerService:
         if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
             raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
         kept = self._keep_state(BrokerEvent.ENABLE)
+        self.dispatcher.closed = False
         LOG.info("enabled")
         return kept, []
 
@@ -518,8 +563,9 @@ class BrokerService:
         return Deferred(Job("store", self._store.reload, self.running), self._reloaded), []
 
     def _reloaded(self, running: RunningConfig) -> Answer:
+        before = self.running.version, self.state
         effects = self._apply(running)
-        return {"config_version": self.running.version, "changed": bool(effects)}, effects
+        return {"config_version": running.version, "changed": before != (running.version, self.state)}, effects
 
     def _send_away(self) -> list[Send]:
         """Tell everybody who is known where else to go, before the broker falls silent."""

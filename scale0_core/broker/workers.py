@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -31,6 +32,9 @@ class Task:
     retry: bool
     sent: float = 0.0
     worker: Worker | None = None
+    earlier: Worker | None = None
+    """A worker that fell silent with the task in its hands, so that it was offered to another as well."""
+    streamed: bool = False
     done: bool = False
 
 
@@ -99,6 +103,8 @@ class Worker:
     owes_answer: bool = False
     config_version: int | str | None = None
     mismatches: int = 0
+    mismatched: float = -math.inf
+    """When an outdated configuration was last counted."""
     skew: float = 0.0
     metadata: dict[str, str] = attrs.field(factory=dict)
     lost: bool = False

@@ -118,7 +118,12 @@ def _warnings(found: Survey) -> list[kit.Problem]:
         kit.Problem(f"{found.source} is wrong at {fault.place}", fault.message, "the plugin is not enabled", fault.hint)
         for fault in found.idle_faults
     ]
-    return [*left_out, *idle]
+    unopened = [
+        finding.problem
+        for finding in found.service_findings()
+        if found.enabled(finding.plugin) and finding.plugin not in required
+    ]
+    return [*left_out, *idle, *unopened]
 
 
 def _toml(source: str, core: Mapping[str, Any], plugins: Mapping[str, Any]) -> str:

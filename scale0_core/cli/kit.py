@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -37,6 +38,9 @@ from scale0_core.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:
+    import zmq
+
 __all__ = [
     "Exit",
     "NegativeError",
@@ -47,6 +51,8 @@ __all__ = [
     "UsageError",
     "ask",
     "config_option",
+    "connect",
+    "connected",
     "emit",
     "finish",
     "name_option",
@@ -165,30 +171,53 @@ def runtime_dir(name: str = "default") -> Path:
     return default_runtime_dir(name, os.environ)
 
 
-def ask(address: str, request: Sequence[bytes], timeout: float, patience: float | None = None) -> list[bytes]:
+START = "start a broker: scale0 broker; or name another one with --name or --address"
+
+
+@contextmanager
+def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq.Socket[bytes]]:
+    """Give a DEALER socket that is connected; an error says that nobody is there, or that the address is none.
+
+    :param timeout: seconds to connect.
+    :param remedy: what to do when nobody is there.
+    """
+    import zmq
+
+    what, nothing = f"nobody is at {address}", "nothing was sent"
+    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
+        raise NotReachedError(what, "connecting: there is no such socket", nothing, remedy)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.immediate = True  # so that "can send" means "is connected"
+        connect(socket, address)
+        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
+            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+            raise NotReachedError(what, why, nothing, remedy)
+        yield socket
+
+
+def connect(socket: zmq.Socket[bytes], address: str) -> None:
+    """Connect a socket; a UsageError says that the address is none."""
+    import zmq
+
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        example = "write it like tcp://127.0.0.1:5555"
+        raise UsageError(f"{address} is not an address", str(error), "nothing was sent", example) from error
+
+
+def ask(
+    address: str, request: Sequence[bytes], timeout: float, patience: float | None = None, remedy: str = START
+) -> list[bytes]:
     """Send one request from a DEALER socket and wait for one answer; an error says how far it came.
 
     :param timeout: seconds to connect.
     :param patience: seconds to wait for the answer; by default as long as for connecting.
+    :param remedy: what to do when nobody is there.
     """
-    import zmq
-
     patience = timeout if patience is None else patience
-    fix = "start a broker: scale0 broker; or name another one with --name or --address"
-    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
-        why = "connecting: there is no such socket"
-        raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", fix)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.immediate = True  # so that "can send" means "is connected"
-        try:
-            socket.connect(address)
-        except zmq.ZMQError as error:
-            example = "write it like tcp://127.0.0.1:5555"
-            raise UsageError(f"{address} is not an address", str(error), "nothing was sent", example) from error
-        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
-            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-            raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", fix)
+    with connected(address, timeout, remedy) as socket:
         socket.send_multipart(request)
         if not socket.poll(round(patience * 1000)):
             why = f"waiting for the answer: connected and sent, but nothing came within {patience:g} s"

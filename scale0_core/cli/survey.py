@@ -17,14 +17,27 @@ from scale0_core.config.files import (
     find_config,
     read_config,
     read_tree,
+    unknown_levels,
     unknown_tables,
 )
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import CoreSettings
 from scale0_core.errors import ConfigError, Fault, PluginError, Problem, Scale0Error
-from scale0_core.plugins import InstalledPlugin, PluginSet, distribution_name, duplicate_names, installed_plugins
+from scale0_core.plugin_types import BrokerContext
+from scale0_core.plugins import (
+    LEFT_OUT,
+    InstalledPlugin,
+    PluginSet,
+    distribution_name,
+    duplicate_names,
+    installed_plugins,
+)
+from scale0_core.service import Endpoint, Service, SocketKind
 
 DISABLED = "it is not enabled, so the broker is not affected"
+NETWORK = "network"
+OWN = frozenset({NETWORK, "reporter"})
+"""The core's own plugins, which every broker starts."""
 
 
 @attrs.frozen
@@ -56,8 +69,15 @@ class Survey:
         """The core's settings; the defaults where the file is wrong."""
         return self.config.core if self.config else CoreSettings()
 
+    @property
+    def insecure(self) -> bool:
+        """Whether other machines may reach sockets; yes where the file is wrong, so that nothing is said in error."""
+        return self.config is None or self.config.core.wire.insecure
+
     def enabled(self, name: str) -> bool:
         """Tell whether a broker with this configuration would start a plugin."""
+        if name in OWN:
+            return True
         if self.named is not None:
             return name in self.named
         plugin = self.plugins.plugins.get(name)
@@ -70,13 +90,22 @@ class Survey:
 
     def findings(self) -> list[Finding]:
         """List what is wrong with the plugins, their services and their commands; nothing is started."""
-        found = [Finding(name, _told(self, name, error)) for name, error in self.plugins.failures.items()]
+        found = [Finding(name, _told(self, name, error.problem)) for name, error in self.plugins.failures.items()]
         found += [Finding(name, _duplicate(name)) for name in duplicate_names()]
         found += [
-            Finding(_owner(fault), _faulty(fault, self)) for fault in (*self.faults, *self.idle_faults) if _owner(fault)
+            Finding(_subject(fault), _faulty(fault, self))
+            for fault in (*self.faults, *self.idle_faults)
+            if _subject(fault)
         ]
-        found += [*_service_findings(self), *_command_findings()]
+        found += [*self.service_findings(contract=True), *_command_findings()]
         return sorted(found, key=lambda finding: finding.plugin)
+
+    def service_findings(self, *, contract: bool = False) -> list[Finding]:
+        """List what is wrong with the services and their addresses; services are made, but no socket is opened.
+
+        :param contract: whether to look at all that the testing kit asks of endpoints, which takes a moment to import.
+        """
+        return [*_service_findings(self, contract=contract), *_network_findings(self)]
 
 
 def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = True) -> Survey:
@@ -87,7 +116,8 @@ def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = 
     tree: Mapping[str, Any] = {}
     try:
         config = read_config(path, overrides)
-        tree = {"plugin": config.plugin_tables, "broker": {"plugins": config.core.broker.plugins}}
+        broker, log = {"plugins": config.core.broker.plugins}, {"levels": config.core.log.levels}
+        tree = {"plugin": config.plugin_tables, "broker": broker, "log": log}
     except ConfigError as error:
         faults += error.faults
         tree = _readable_part(path, overrides)
@@ -97,12 +127,14 @@ def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = 
     wanted = list(installed) if named is None or load_all else [*named, *(set(tables) & set(installed))]
     plugins.load_installed(list(dict.fromkeys([*wanted, *(named or ())])))
     settings, table_faults = plugins.settings(tables)
-    faults += unknown_tables(tables, {*installed, *plugins.plugins, *plugins.failures})
+    known = {*installed, *plugins.plugins, *plugins.failures}
+    faults += unknown_tables(tables, known) + unknown_levels(_levels(tree), known | OWN)
     source = EMBEDDED if path is None else str(path)
     found = Survey(source, config, (), (), installed, plugins, settings, named)
     faults += [fault for fault in table_faults if found.enabled(_owner(fault))]
-    found.faults = (*faults, *_required_faults(found))
+    found.faults = tuple(faults)
     found.idle_faults = tuple(fault for fault in table_faults if fault not in faults)
+    found.faults += tuple(_required_faults(found))
     return found
 
 
@@ -125,9 +157,22 @@ def _tables(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in tables.items() if isinstance(v, Mapping)} if isinstance(tables, Mapping) else {}
 
 
+def _levels(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    log = tree.get("log")
+    levels = log.get("levels") if isinstance(log, Mapping) else None
+    return levels if isinstance(levels, Mapping) else {}
+
+
 def _required_faults(found: Survey) -> list[Fault]:
     faults = []
-    for name in found.core.broker.required:
+    required = found.core.broker.required
+    if required:
+        faults += [
+            Fault("broker.required", f"{finding.plugin} cannot be used: {finding.problem.why}", finding.problem.remedy)
+            for finding in _service_findings(found, contract=False)
+            if finding.plugin in required and found.enabled(finding.plugin)
+        ]
+    for name in required:
         if error := found.plugins.failures.get(name):
             faults.append(Fault("broker.required", f"{name} cannot be used: {error.problem.what}, {error.problem.why}"))
         elif not found.enabled(name):
@@ -135,10 +180,11 @@ def _required_faults(found: Survey) -> list[Fault]:
     return faults
 
 
-def _told(found: Survey, name: str, error: PluginError) -> Problem:
+def _told(found: Survey, name: str, problem: Problem) -> Problem:
+    """Say what follows when a plugin cannot be used: that depends on how much it is wanted."""
     if name in found.core.broker.required:
-        return attrs.evolve(error.problem, consequence="the broker does not start, since broker.required names it")
-    return error.problem if found.enabled(name) else attrs.evolve(error.problem, consequence=DISABLED)
+        return attrs.evolve(problem, consequence="the broker does not start, since broker.required names it")
+    return problem if found.enabled(name) else attrs.evolve(problem, consequence=DISABLED)
 
 
 def _duplicate(name: str) -> Problem:
@@ -155,6 +201,12 @@ def _owner(fault: Fault) -> str:
     return parts[1] if parts[0] == "plugin" and len(parts) > 1 else ""
 
 
+def _subject(fault: Fault) -> str:
+    """Give the plugin that a fault is about: its own, or one whose level is to be set."""
+    levels = "log.levels."
+    return fault.place.removeprefix(levels) if fault.place.startswith(levels) else _owner(fault)
+
+
 def _faulty(fault: Fault, found: Survey) -> Problem:
     return Problem(
         f"{found.source} is wrong at {fault.place}",
@@ -164,9 +216,7 @@ def _faulty(fault: Fault, found: Survey) -> Problem:
     )
 
 
-def _service_findings(found: Survey) -> list[Finding]:
-    from scale0_core.testing.contract import endpoint_faults
-
+def _service_findings(found: Survey, *, contract: bool) -> list[Finding]:
     findings = []
     taken: dict[str, str] = {}
     context = broker_context(found.core.broker, os.environ)
@@ -175,16 +225,65 @@ def _service_findings(found: Survey) -> list[Finding]:
             continue  # without settings there are no services
         try:
             for service in found.plugins.services(name, found.settings[name], context):
-                findings += [Finding(name, _bad_endpoint(name, fault)) for fault in endpoint_faults(service)]
+                addresses = _address_findings(found, name, service, context)
+                findings += addresses
+                findings += _contract_findings(name, service, addresses) if contract else []
                 if service.name in taken:
                     findings.append(Finding(name, _taken_name(name, service.name, taken[service.name])))
                 taken[service.name] = name
         except Scale0Error as error:
-            problem = error.problem if found.enabled(name) else attrs.evolve(error.problem, consequence=DISABLED)
-            findings.append(Finding(name, problem))
+            findings.append(Finding(name, _told(found, name, error.problem)))
         except Exception as error:
             findings.append(Finding(name, _bad_endpoint(name, f"{type(error).__name__}: {error}")))
     return findings
+
+
+def _address_findings(found: Survey, name: str, service: Service, context: BrokerContext) -> list[Finding]:
+    from scale0_core.cli.addresses import endpoint_faults, place_of
+
+    findings = []
+    endpoints: Any = service.endpoints
+    bound: list[tuple[Any, Endpoint, Any]] = [
+        (socket, endpoint, address)
+        for socket, endpoint in (endpoints.items() if isinstance(endpoints, Mapping) else ())
+        if isinstance(endpoint, Endpoint)
+        for address in endpoint.bind
+    ]
+    for socket, endpoint, address in bound:
+        if isinstance(address, str):
+            place = place_of(address, f"plugin.{name}", found.settings[name], context)
+            where = place or f"the socket {socket} of its service {service.name}"
+            faults = endpoint_faults(where, address, endpoint, context, insecure=found.insecure)
+            findings += [Finding(name, _told(found, name, _bad_address(name, fault))) for fault in faults]
+    return findings
+
+
+def _contract_findings(name: str, service: Service, told: Iterable[Finding]) -> list[Finding]:
+    """List what the testing kit finds; what was told of an address with its place is not told again without it."""
+    from scale0_core.testing.contract import endpoint_faults
+
+    said = [finding.problem.why.partition(": ")[2] for finding in told]
+    faults = [fault for fault in endpoint_faults(service) if not any(words in fault for words in said)]
+    return [Finding(name, _bad_endpoint(name, fault)) for fault in faults]
+
+
+def _network_findings(found: Survey) -> list[Finding]:
+    """Look at the addresses of the broker's own sockets."""
+    from scale0_core.cli.addresses import endpoint_faults, network_endpoints
+
+    if found.config is None:
+        return []
+    context = broker_context(found.core.broker, os.environ)
+    return [
+        Finding(NETWORK, _bad_address(NETWORK, fault))
+        for place, address in network_endpoints(found.core.network, context).items()
+        for fault in endpoint_faults(place, address, Endpoint(kind=SocketKind.ROUTER), context, insecure=found.insecure)
+    ]
+
+
+def _bad_address(name: str, fault: Fault) -> Problem:
+    what = f"plugin {name} could not open a socket"
+    return Problem(what, f"{fault.place}: {fault.message}", LEFT_OUT, fault.hint)
 
 
 def _bad_endpoint(name: str, fault: str) -> Problem:

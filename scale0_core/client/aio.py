@@ -8,19 +8,26 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 import zmq
 
 from scale0_core.client.calls import Call, Reply, check_call
-from scale0_core.client.errors import CallError, ClosedError, WorkerError
-from scale0_core.client.handlers import Answer, Handler, Handlers, end_of_parts, failure, frames_of, not_here, part_of
+from scale0_core.client.errors import CallError
+from scale0_core.client.handlers import Answer, Handler, end_of_parts, failure, frames_of, not_here, part_of
 from scale0_core.client.link import Engine, Link, ready
-from scale0_core.client.session import Session, Task, WorkerState
-from scale0_core.client.setup import ConfigDir, check_worker, frontend_for, session_for
-from scale0_core.client.sync import CLIENT_LINGER_MS, PARTS_AT_ONCE, WORKER_LINGER_MS
+from scale0_core.client.session import Task, WorkerState
+from scale0_core.client.setup import (
+    CLIENT_LINGER_MS,
+    PARTS_AT_ONCE,
+    WORKER_LINGER_MS,
+    BaseClient,
+    BaseWorker,
+    FutureSink,
+    closed_error,
+)
 from scale0_core.client.threads import Pool
 from scale0_core.logs import get_logger
 
@@ -28,7 +35,6 @@ __all__ = ["Client", "Stream", "Worker"]
 
 LOG = get_logger("client")
 
-F = TypeVar("F", bound=Handler)
 T = TypeVar("T")
 
 
@@ -100,7 +106,7 @@ class LoopDriver:
         return bool((ready(link.socket) | ready(link.monitor)) & zmq.POLLIN)
 
     def _arm(self) -> None:
-        deadline = self.engine.dialog.next_deadline()
+        deadline = self.engine.next_deadline()
         if self._timer is not None:
             if deadline is not None and self._timer.when() <= deadline and not self._timer.cancelled():
                 return  # it comes early, and the next one is set then
@@ -115,26 +121,6 @@ class LoopDriver:
 
 
 # --- Client -----------------------------------------------------------------------------------------------------------
-
-
-class _FutureSink:
-    """Puts the outcome of a call into a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Reply]) -> None:
-        self.future = future
-
-    def part(self, reply: Reply) -> None:
-        raise NotImplementedError
-
-    def final(self, reply: Reply) -> None:
-        if not self.future.done():
-            self.future.set_result(reply)
-
-    def fail(self, error: CallError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class Stream(AsyncIterator[Reply]):
@@ -186,43 +172,12 @@ class Stream(AsyncIterator[Reply]):
         self._parts.put_nowait(error)
 
 
-class Client:
-    """Calls services through a broker, from the coroutines of one loop.
+class Client(BaseClient):
+    """Calls services through a broker, from the coroutines of one loop."""
 
-    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
-    :param identity: who this is, for the broker's lists; made up when not given.
-    :param timeout: seconds for a call that names no timeout of its own.
-    :param retries: how often a call with ``retry=True`` is sent again.
-    :param config_dir: where the configuration is kept; by default in the user's cache folder.
-    :param config_type: the format in which the broker is asked for the configuration.
-    """
-
-    def __init__(
-        self, broker: str = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
-        config_dir: ConfigDir = None, config_type: str = "JSON",
-    ) -> None:  # fmt: skip
-        self._frontend = frontend_for(
-            broker, identity=identity, retries=retries, config_dir=config_dir, config_type=config_type
-        )
-        self._timeout = timeout
+    def _set_up(self) -> None:
         self._driver: LoopDriver | None = None
         self._closed = False
-
-    @property
-    def identity(self) -> str:
-        """Who this is."""
-        return self._frontend.identity
-
-    @property
-    def address(self) -> str:
-        """The address of the broker that is talked to."""
-        return self._frontend.address
-
-    @property
-    def config_version(self) -> int | str | None:
-        """The version of the configuration that the broker gave; None as long as there is none."""
-        stored = self._frontend.stored
-        return stored.version if stored else None
 
     async def call(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Reply:
         """Call a service and wait for its reply, a tuple of frames; a streamed reply is given as a whole.
@@ -238,15 +193,16 @@ class Client:
         self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False
     ) -> asyncio.Future[Reply]:
         """Call a service and go on; the future has the reply or the CallError. Cancelled, it gets neither."""
-        sink = _FutureSink(asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         frames = check_call(service, payload)
-        return self._open(Call(service, frames, sink, timeout=self._time(timeout), retry=retry), sink)
+        self._open(Call(service, frames, FutureSink(future), timeout=self._time(timeout), retry=retry), future)
+        return future
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
         """Call a service and iterate over the parts of its reply as they come."""
         stream = Stream()
         frames = check_call(service, payload)
-        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, streams=True)
+        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, on_part=stream.part)
         stream._on_close = lambda: self._frontend.calls.forget(call)  # noqa: SLF001
         self._begin(call)
         return stream
@@ -277,9 +233,10 @@ class Client:
 
     async def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
-        sink = _FutureSink(asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         began = time.monotonic()
-        await self._open(Call("", (), sink, timeout=timeout), sink)
+        self._open(Call("", (), FutureSink(future), timeout=timeout), future)
+        await future
         return time.monotonic() - began
 
     async def close(self) -> None:
@@ -287,7 +244,7 @@ class Client:
         self._closed = True
         driver, self._driver = self._driver, None
         if driver is not None:
-            self._frontend.close(_closed())
+            self._frontend.close(closed_error())
             await driver.close()
 
     async def __aenter__(self) -> Client:
@@ -297,10 +254,9 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _open(self, call: Call, sink: _FutureSink) -> asyncio.Future[Reply]:
-        sink.future.add_done_callback(lambda future: self._frontend.calls.forget(call) if future.cancelled() else None)
+    def _open(self, call: Call, future: asyncio.Future[Reply]) -> None:
+        future.add_done_callback(lambda ended: self._frontend.calls.forget(call) if ended.cancelled() else None)
         self._begin(call)
-        return sink.future
 
     def _begin(self, call: Call) -> None:
         driver = self._start()
@@ -309,7 +265,7 @@ class Client:
 
     def _start(self) -> LoopDriver:
         if self._closed:
-            raise _closed()
+            raise closed_error()
         if self._driver is None:
             engine = Engine(self._frontend, CLIENT_LINGER_MS)
             self._driver = LoopDriver(engine, on_turn=lambda: None, on_failure=self._failed)
@@ -317,79 +273,23 @@ class Client:
 
     def _failed(self, error: Exception) -> None:
         self._closed = True
-        self._frontend.close(_closed(error))
-
-    def _time(self, timeout: float | None) -> float:
-        seconds = self._timeout if timeout is None else timeout
-        if not seconds > 0:
-            raise ValueError(f"a timeout is longer than nothing: {seconds}")
-        return seconds
-
-
-def _closed(error: Exception | None = None) -> ClosedError:
-    why = f"it failed: {error!r}" if error else ""
-    return ClosedError("the client is closed", why, "the call has no reply", "" if error else "make another Client")
+        self._frontend.close(closed_error(error))
 
 
 # --- Worker -----------------------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """Serves tasks from a broker with async functions on the loop, and with plain ones on threads.
+class Worker(BaseWorker):
+    """Serves tasks from a broker with async functions on the loop, and with plain ones on threads."""
 
-    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
-    :param identity: who this is, unique among workers; made up when not given.
-    :param concurrency: how many tasks it works on at once.
-    :param prefetch: how many more it takes in advance: more throughput for short tasks, longer waits behind long ones.
-    :param heartbeat_interval: seconds between heartbeats; the broker may want it longer.
-    :param version: the version of what it serves, for service discovery.
-    :param metadata: short texts for service discovery.
-    :param backend: the address for backends, for brokers that give no configuration.
-    """
+    _asynchronous = True
 
-    def __init__(
-        self, broker: str = "default", *, identity: str | None = None, concurrency: int = 1, prefetch: int = 0,
-        heartbeat_interval: float = 2.5, version: str = "", metadata: Mapping[str, str] | None = None,
-        backend: str | None = None, config_dir: ConfigDir = None, config_type: str = "JSON",
-    ) -> None:  # fmt: skip
-        check_worker(concurrency, prefetch, heartbeat_interval)
-        self._concurrency = concurrency
-        self._handlers = Handlers(asynchronous=True)
-        self._make: Callable[[], Session] = lambda: session_for(
-            broker, backend=backend, identity=identity, window=concurrency + prefetch, interval=heartbeat_interval,
-            metadata={**({"version": version} if version else {}), **(metadata or {})},
-            config_dir=config_dir, config_type=config_type, begin=self._begin, changed=self._changed,
-        )  # fmt: skip
-        self._session: Session = self._make()
+    def _set_up(self) -> None:
         self._driver: LoopDriver | None = None
-        self._pool = Pool(concurrency, "")
-        self._places = asyncio.Semaphore(concurrency)
+        self._pool = Pool(self._concurrency, "")
+        self._places = asyncio.Semaphore(self._concurrency)
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    # --- services ---------------------------------------------------------------------------------------------------
-
-    def service(self, name: str) -> Callable[[F], F]:
-        """Have the function below serve; also while the worker runs."""
-
-        def register(function: F) -> F:
-            self.add(name, function)
-            return function
-
-        return register
-
-    def add(self, name: str, function: Handler) -> None:
-        """Offer a service; it takes the payload, a frame each, and returns bytes, text, a tuple of these, or None.
-
-        A generator sends what it yields as it goes. What it raises goes to the caller as a RemoteError.
-        """
-        self._handlers.add(name, function)
-        self._offer()
-
-    def remove(self, name: str) -> None:
-        """Offer a service no more; tasks in hand are finished."""
-        self._handlers.remove(name)
-        self._offer()
 
     def _offer(self) -> None:
         if self._driver is not None:
@@ -397,27 +297,6 @@ class Worker:
             self._driver.kick()
 
     # --- life -------------------------------------------------------------------------------------------------------
-
-    @property
-    def identity(self) -> str:
-        """Who this is."""
-        return self._session.identity
-
-    @property
-    def state(self) -> WorkerState:
-        """How far it has come: ``serving`` when tasks may come."""
-        return self._session.state
-
-    @property
-    def fault(self) -> WorkerError | None:
-        """What keeps it from serving, or the last that did; None when all is well."""
-        return self._session.fault
-
-    @property
-    def config_version(self) -> int | str | None:
-        """The version of the configuration that the broker gave; None as long as there is none."""
-        stored = self._session.stored
-        return stored.version if stored else None
 
     async def start(self) -> Worker:
         """Begin to serve in the background."""
@@ -435,9 +314,7 @@ class Worker:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
         if await self._wait_for(lambda: self._session.offers(self._handlers.names), timeout):
             return
-        raise self._session.fault or WorkerError(
-            f"the worker is not ready after {timeout:g} s", f"it is {self._session.state.value}"
-        )
+        raise self._not_ready(timeout)
 
     async def drain(self, timeout: float = 30.0) -> bool:
         """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
@@ -466,13 +343,13 @@ class Worker:
 
         Signals are heeded when the loop runs in the main thread; elsewhere, ``drain`` or ``stop`` end it.
         """
-        if self._driver is None:
-            await self.start()
         loop, main = asyncio.get_running_loop(), threading.current_thread() is threading.main_thread()
         numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
         for number in numbers:
             loop.add_signal_handler(number, self._on_signal)
         try:
+            if self._driver is None:
+                await self.start()  # signals are heeded already, so no task is in hand of one who heeds none
             await self._wait_for(self._has_left, None)
         finally:
             for number in numbers:

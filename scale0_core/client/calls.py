@@ -6,7 +6,7 @@ repeated (``retry``) is sent again when the connection was lost or the broker co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 from typing import Protocol
@@ -55,10 +55,7 @@ class Reply(tuple[bytes, ...]):
 
 
 class Sink(Protocol):
-    """Where a call's outcome goes: any number of parts, then one final reply or one error."""
-
-    def part(self, reply: Reply) -> None:
-        """Take a part of a streamed reply."""
+    """Where a call's outcome goes: one final reply or one error."""
 
     def final(self, reply: Reply) -> None:
         """Take the reply; for a stream it may be empty."""
@@ -68,18 +65,22 @@ class Sink(Protocol):
 
 
 class Call:
-    """One call, from when it is made until it has a reply or an error."""
+    """One call, from when it is made until it has a reply or an error.
+
+    With ``on_part``, the parts of a streamed reply go there as they come; without, they are part of the final reply.
+    """
 
     __slots__ = (
-        "collected", "deadline", "done", "last_error", "numbers", "payload", "retry", "sends", "sent", "seq", "service",
-        "sink", "streams", "timeout",
+        "collected", "deadline", "done", "last_error", "numbers", "on_part", "payload", "retry", "sends", "sent", "seq",
+        "service", "sink", "timeout",
     )  # fmt: skip
 
     def __init__(
-        self, service: str, payload: Frames, sink: Sink, *, timeout: float, retry: bool = False, streams: bool = False
-    ) -> None:
+        self, service: str, payload: Frames, sink: Sink, *, timeout: float, retry: bool = False,
+        on_part: Callable[[Reply], None] | None = None,
+    ) -> None:  # fmt: skip
         self.service, self.payload, self.sink = service.encode(), payload, sink
-        self.timeout, self.retry, self.streams = timeout, retry, streams
+        self.timeout, self.retry, self.on_part = timeout, retry, on_part
         self.deadline = 0.0
         self.sent: float | None = None
         self.sends = 0
@@ -216,8 +217,8 @@ class Calls:
         call.seq += 1
         if terms.get("more") is not True:
             self._finish(call, Reply((*call.collected, *frames)))
-        elif call.streams:
-            call.sink.part(Reply(frames))
+        elif call.on_part is not None:
+            call.on_part(Reply(frames))
         else:
             call.collected.extend(frames)
 
@@ -250,7 +251,7 @@ class Calls:
     def _may_repeat(self, call: Call) -> bool:
         """Tell whether a call may be sent again; a stream of which parts were handed on cannot start anew."""
         repeatable = call.retry or not call.service
-        return repeatable and call.sends <= self._retries and not (call.streams and call.seq)
+        return repeatable and call.sends <= self._retries and not (call.on_part and call.seq)
 
     # --- the connection ---------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Frontend:
             self.calls.connected(now)
 
     def on_unlinked(self, now: float) -> None:
-        """Note that the connection is gone; ZeroMQ makes another one by itself."""
+        """Note that the connection is gone; the engine makes another one by itself."""
         if not self.linked:
             return
         self._disconnected(now)
@@ -179,7 +179,7 @@ class Frontend:
         stored = self.stored
         options = wire.write_options(
             identity=self.identity, services=[], config_type=self._config_type or None,
-            config_version=stored.version if stored else None,
+            config_version=stored.version if stored else None, config_hash=stored.hash or None if stored else None,
         )  # fmt: skip
         self.out.append((wire.FRONTEND, wire.CHECKCONFIG, options))
 

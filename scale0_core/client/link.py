@@ -7,6 +7,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from random import uniform
 from typing import Protocol, cast
 
 import zmq
@@ -20,15 +21,24 @@ LOG = get_logger("client")
 BATCH = 500
 """Messages taken in one turn, so that deadlines and sends have theirs."""
 
-EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two tries to connect to the same address."""
+
+NEVER_MS = 86_400_000
+
+# the last comes when ZeroMQ would connect again, so after every try that failed
+EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 OPTIONS = {
     zmq.SNDHWM: 10_000,
     zmq.RCVHWM: 100_000,  # what the broker cannot deliver here is lost, so there is room
     zmq.MAXMSGSIZE: MIB,
-    zmq.IMMEDIATE: 1,  # what waits for a connection waits in the dialog, which knows when it is no longer wanted
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 1000,
+    # With 1, libzmq 4.3.5 takes away the pipe of a broken connection even while the first frames of a message were read
+    # from it, and aborts the process (fq.cpp: !_more). So does RECONNECT_IVL -1.
+    zmq.IMMEDIATE: 0,
+    # With 0 above, what was sent to a broker that died would go to its successor. So a socket has one connection in its
+    # life, and the engine makes another socket for the next.
+    zmq.RECONNECT_IVL: NEVER_MS,
     zmq.HANDSHAKE_IVL: 5000,
     zmq.CONNECT_TIMEOUT: 5000,
     zmq.HEARTBEAT_IVL: 5000,
@@ -74,12 +84,14 @@ class Dialog(Protocol):
 
 
 class Link:
-    """A DEALER socket on its way to one address, and the monitor that tells when it is there."""
+    """A DEALER socket for one connection, and the monitor that tells when it came about and when it broke."""
 
     def __init__(self, context: zmq.Context[Socket], address: str, linger_ms: int) -> None:
         self.address = address
         self.socket = context.socket(zmq.DEALER)
         self.outbox: deque[Frames] = deque()
+        self.events: deque[bool] = deque()
+        self.up = False
         self.monitor: Socket | None = None
         try:
             for option, value in OPTIONS.items():
@@ -113,7 +125,7 @@ class Link:
             try:
                 self.socket.send_multipart(frames, zmq.DONTWAIT)
             except zmq.Again:
-                # a connection may have just come about, of which the socket learns by looking
+                # there may be room again, of which the socket learns by looking
                 if not ready(self.socket) & zmq.POLLOUT:
                     return False
             else:
@@ -129,15 +141,13 @@ class Link:
                 found.append(tuple(receive(zmq.DONTWAIT)))
         return found
 
-    def events(self) -> list[bool]:
-        """Say what happened to the connection: True when it came about, False when it broke."""
-        found = []
+    def look(self) -> None:
+        """Note in ``events`` what happened to the connection: True when it came about, False when it is no more."""
         monitor = self.monitor
         with contextlib.suppress(zmq.Again):
             while monitor is not None:
                 (number,) = struct.unpack("=H", monitor.recv_multipart(zmq.DONTWAIT)[0][:2])
-                found.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        return found
+                self.events.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def close(self) -> None:
         """Close; what was sent has until the linger ends to leave."""
@@ -148,6 +158,12 @@ class Link:
             self.monitor.close(0)
             self.monitor = None
         self.socket.close()
+
+    def drop(self) -> None:
+        """Close when the connection is no more: what was meant for it goes nowhere."""
+        self.outbox.clear()
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.close()
 
 
 class Engine:
@@ -160,6 +176,8 @@ class Engine:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._linger_ms = linger_ms
         self._connection = 0
+        self._tries = 0
+        self._again_at: float | None = None
         self._clear: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -178,26 +196,43 @@ class Engine:
         deadline = self.dialog.next_deadline()
         if deadline is not None and deadline <= now:
             self.dialog.on_deadline(now)
+        if self._again_at is not None and self._again_at <= now:
+            self._try_to_open()
         self.apply()
         return more
 
     def _read(self, now: float) -> bool:
         link = self.link
         assert link is not None
+        link.look()  # before the messages, so that all that was said before the connection broke is among them
         messages = link.messages()
         for frames in messages:
             self.dialog.receive(frames, now)
             if self.dialog.connection != self._connection:
                 return False  # the rest comes from a connection that was given up
         if len(messages) == BATCH:
-            return True  # what was said before the connection broke comes first
-        for linked in link.events():
-            if linked:
+            return True
+        while link.events and self.link is link:
+            if link.events.popleft():
+                self._tries, link.up = 0, True
                 self.dialog.on_linked(now)
             else:
-                link.outbox.clear()  # meant for the connection that broke
-                self.dialog.on_unlinked(now)
+                self._broke(link, now)
         return False
+
+    def _broke(self, link: Link, now: float) -> None:
+        """Have the next try soon, with a socket of its own."""
+        self.link = None
+        self.on_link(link, None)
+        link.drop()
+        self._pause()
+        if link.up:
+            self.dialog.on_unlinked(now)
+
+    def _pause(self) -> None:
+        longest: float = min(FIRST_PAUSE * 2**self._tries, LONGEST_PAUSE)
+        self._tries = min(self._tries + 1, 10)
+        self._again_at = time.monotonic() + longest * uniform(0.5, 1.0)  # noqa: S311
 
     def apply(self) -> None:
         """Carry out what the dialog wants: send, and connect elsewhere."""
@@ -209,10 +244,7 @@ class Engine:
                 link.send(frames)
         out.clear()
         if self.dialog.connection != self._connection:
-            try:
-                self._reopen()
-            except AddressError as error:
-                LOG.error(error.problem.what, why=error.problem.why)
+            self._try_to_open()
         if self._clear and not (self.link and self.link.outbox):
             waiting, self._clear = self._clear, []
             for call in waiting:
@@ -222,13 +254,25 @@ class Engine:
         """Call back when nothing waits to be sent; for those who make much."""
         self._clear.append(call)
 
+    def next_deadline(self) -> float | None:
+        """Say when something is due; None when nothing is."""
+        deadline, again = self.dialog.next_deadline(), self._again_at
+        return deadline if again is None else again if deadline is None else min(deadline, again)
+
     def timeout(self) -> float | None:
         """Give the seconds until something is due; None when nothing is."""
-        deadline = self.dialog.next_deadline()
+        deadline = self.next_deadline()
         return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
+    def _try_to_open(self) -> None:
+        try:
+            self._reopen()
+        except AddressError as error:
+            LOG.error(error.problem.what, why=error.problem.why)
+            self._pause()
+
     def _reopen(self) -> None:
-        old, self.link = self.link, None
+        old, self.link, self._again_at = self.link, None, None
         self._connection = self.dialog.connection
         if self.dialog.address:
             try:
@@ -245,7 +289,7 @@ class Engine:
 
     def close_link(self) -> None:
         """Let go of the connection."""
-        old, self.link = self.link, None
+        old, self.link, self._again_at = self.link, None, None
         self._replaced(old)
         waiting, self._clear = self._clear, []
         for call in waiting:

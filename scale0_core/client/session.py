@@ -17,7 +17,7 @@ from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol.messages import MalformedError, Message
-from scale0_core.protocol.states import step
+from scale0_core.protocol.states import allowed, step
 from scale0_core.service import Frames
 
 LOG = get_logger("worker")
@@ -158,7 +158,7 @@ class Session:
 
     def drain(self, now: float) -> None:
         """Take no more tasks; leave when those in hand are done."""
-        if self.draining or self.state is WorkerState.LEFT:
+        if self.draining or not self._may(WorkerEvent.LEAVE):
             return
         self.draining = True
         if self.state is WorkerState.SERVING:
@@ -168,7 +168,7 @@ class Session:
 
     def stop(self, now: float) -> None:
         """Leave at once."""
-        if self.state is WorkerState.LEFT:
+        if not self._may(WorkerEvent.LEAVE):
             return
         if self.linked and self.state is not WorkerState.LOCATING:
             self.out.append((wire.BACKEND, wire.DISCONNECT, wire.write_options(reason="leaving")))
@@ -205,8 +205,8 @@ class Session:
             return
         self.linked = False
         if self.state is WorkerState.LOCATING:
-            self._until = now + LINK_PATIENCE  # ZeroMQ connects again by itself
-        elif self.state not in (WorkerState.RESTING, WorkerState.LEFT):
+            self._until = now + LINK_PATIENCE  # the engine connects again by itself
+        elif self._may(WorkerEvent.LOST):
             self._lost(now, self._unreached("the connection broke"))
 
     def _locate(self, now: float) -> None:
@@ -264,7 +264,7 @@ class Session:
         elif self.linked:
             self._lost(now, error)
         else:
-            self._until = now + LONGEST_REST  # ZeroMQ goes on trying; look again whether others are known
+            self._until = now + LONGEST_REST  # the engine goes on trying; look again whether others are known
 
     def _go(self, now: float) -> None:
         """Follow the broker's word to go elsewhere."""
@@ -290,12 +290,17 @@ class Session:
             LOG.warning("the broker sent something that cannot be read", broker=self.address, reason=error.reason)
 
     def _on_task(self, frames: Frames) -> None:
-        if self.state not in (WorkerState.SERVING, WorkerState.OFFERING):
+        if not self._takes_tasks():
             self.dropped += 1
             return
         task = Task(frames[3], frames[4], frames[5:])
         self.in_hand[task.number] = task
         self._begin(task)
+
+    def _takes_tasks(self) -> bool:
+        """Tell whether the broker may count on this worker; it does so also while both negotiate anew."""
+        checking_again = self.state is WorkerState.CHECKING and self._was_serving
+        return checking_again or self.state in (WorkerState.SERVING, WorkerState.OFFERING)
 
     def _receive_any(self, message: Message, now: float) -> None:
         command, state = message.command, self.state
@@ -325,7 +330,7 @@ class Session:
         if self.state is WorkerState.LOCATING and not self.route.asking:
             self._distrust = False
             self._connect_backend(now)
-        elif self.state is WorkerState.CHECKING:
+        elif self._may(WorkerEvent.CHECKED):
             if self._was_serving and not fresh:
                 self._abandon()  # the version was right, so the broker did not know us: it has no tasks of ours either
             self._happen(WorkerEvent.CHECKED)
@@ -339,7 +344,7 @@ class Session:
         return Stored(version) if isinstance(version, int | str) else None
 
     def _on_readyok(self, message: Message, now: float) -> None:
-        if self.state not in (WorkerState.OFFERING, WorkerState.SERVING):
+        if not self._may(WorkerEvent.READYOK):
             return
         granted, liveness = message.options.get("hbeatinterval"), message.options.get("liveness")
         if type(granted) is int and granted > 0:
@@ -368,7 +373,7 @@ class Session:
             self.fault = None
 
     def _on_negotiate(self, now: float) -> None:
-        if self.state not in (WorkerState.OFFERING, WorkerState.SERVING):
+        if not self._may(WorkerEvent.NEGOTIATE):
             return  # under way already
         self._negotiations += 1
         if self._negotiations > MOST_NEGOTIATIONS:
@@ -380,7 +385,7 @@ class Session:
         self._check_config(wire.BACKEND)
 
     def _on_refused(self, message: Message, now: float) -> None:
-        if self.state in (WorkerState.RESTING, WorkerState.LEFT):
+        if not self._may(WorkerEvent.LOST):
             return
         code, text = message.options.get("code"), message.options.get("message", "")
         self._rests = max(self._rests, 3)
@@ -420,10 +425,10 @@ class Session:
     # --- what is sent -----------------------------------------------------------------------------------------------
 
     def _check_config(self, header: bytes) -> None:
-        version = self.stored.version if self.stored and not self._distrust else None
+        known = self.stored if self.stored and not self._distrust else None
         options = wire.write_options(
             identity=self.identity, services=list(self._services), config_type=self._config_type or None,
-            config_version=version,
+            config_version=known.version if known else None, config_hash=known.hash or None if known else None,
         )  # fmt: skip
         self.out.append((header, wire.CHECKCONFIG, options))
 
@@ -499,6 +504,9 @@ class Session:
             self._lost(now, self._unreached("it does not answer"))
 
     # --- small things -----------------------------------------------------------------------------------------------
+
+    def _may(self, event: WorkerEvent) -> bool:
+        return allowed(WORKER, self.state, event)
 
     def _happen(self, event: WorkerEvent) -> None:
         self.state = step(WORKER, self.state, event)

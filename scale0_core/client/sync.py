@@ -7,49 +7,30 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from types import GeneratorType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from scale0_core.client.calls import Call, Reply, check_call
-from scale0_core.client.errors import CallError, ClosedError, WorkerError
+from scale0_core.client.errors import CallError
 from scale0_core.client.frontend import Frontend
-from scale0_core.client.handlers import Answer, Handler, Handlers, end_of_parts, failure, frames_of, not_here, part_of
+from scale0_core.client.handlers import Answer, Handler, end_of_parts, failure, frames_of, not_here, part_of
 from scale0_core.client.link import Engine
-from scale0_core.client.session import Session, Task, WorkerState
-from scale0_core.client.setup import ConfigDir, check_worker, frontend_for, session_for
+from scale0_core.client.session import Task, WorkerState
+from scale0_core.client.setup import (
+    CLIENT_LINGER_MS,
+    PARTS_AT_ONCE,
+    WORKER_LINGER_MS,
+    BaseClient,
+    BaseWorker,
+    FutureSink,
+    closed_error,
+)
 from scale0_core.client.threads import IoThread, Pool, Signals
 
-CLIENT_LINGER_MS = 200
-WORKER_LINGER_MS = 1000
-PARTS_AT_ONCE = 100
-"""Parts of a streamed reply after which a generator waits until they have left."""
-
-F = TypeVar("F", bound=Handler)
-
-
 # --- Client -----------------------------------------------------------------------------------------------------------
-
-
-class _FutureSink:
-    """Puts the outcome of a call into a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: Future[Reply] = Future()
-        self.future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
-
-    def part(self, reply: Reply) -> None:
-        raise NotImplementedError
-
-    def final(self, reply: Reply) -> None:
-        self.future.set_result(reply)
-
-    def fail(self, error: CallError) -> None:
-        self.future.set_exception(error)
 
 
 class Stream(Iterator[Reply]):
@@ -101,44 +82,12 @@ class Stream(Iterator[Reply]):
         self._parts.put(error)
 
 
-class Client:
-    """Calls services through a broker. All methods may be used from any thread.
+class Client(BaseClient):
+    """Calls services through a broker. All methods may be used from any thread."""
 
-    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
-    :param identity: who this is, for the broker's lists; made up when not given.
-    :param timeout: seconds for a call that names no timeout of its own.
-    :param retries: how often a call with ``retry=True`` is sent again.
-    :param config_dir: where the configuration is kept; by default in the user's cache folder.
-    :param config_type: the format in which the broker is asked for the configuration.
-    """
-
-    def __init__(
-        self, broker: str = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
-        config_dir: ConfigDir = None, config_type: str = "JSON",
-    ) -> None:  # fmt: skip
-        frontend = frontend_for(
-            broker, identity=identity, retries=retries, config_dir=config_dir, config_type=config_type
-        )
-        self._timeout = timeout
-        self._frontend = frontend
-        self._runner = _ClientRunner(frontend)
+    def _set_up(self) -> None:
+        self._runner = _ClientRunner(self._frontend)
         self._finalizer = weakref.finalize(self, self._runner.stop)
-
-    @property
-    def identity(self) -> str:
-        """Who this is."""
-        return self._frontend.identity
-
-    @property
-    def address(self) -> str:
-        """The address of the broker that is talked to."""
-        return self._frontend.address
-
-    @property
-    def config_version(self) -> int | str | None:
-        """The version of the configuration that the broker gave; None as long as there is none."""
-        stored = self._frontend.stored
-        return stored.version if stored else None
 
     def call(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Reply:
         """Call a service and wait for its reply, a tuple of frames; a streamed reply is given as a whole.
@@ -152,15 +101,15 @@ class Client:
 
     def submit(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Future[Reply]:
         """Call a service and go on; the future has the reply or the CallError. It cannot be cancelled."""
-        sink = _FutureSink()
-        self._runner.open(Call(service, check_call(service, payload), sink, timeout=self._time(timeout), retry=retry))
-        return sink.future
+        future, frames = _future(), check_call(service, payload)
+        self._runner.open(Call(service, frames, FutureSink(future), timeout=self._time(timeout), retry=retry))
+        return future
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
         """Call a service and iterate over the parts of its reply as they come."""
         stream = Stream()
         frames = check_call(service, payload)
-        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, streams=True)
+        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, on_part=stream.part)
         stream._on_close = lambda: self._runner.forget(call)  # noqa: SLF001
         self._runner.open(call)
         return stream
@@ -186,10 +135,9 @@ class Client:
 
     def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
-        sink = _FutureSink()
-        began = time.monotonic()
-        self._runner.open(Call("", (), sink, timeout=timeout))
-        sink.future.result()
+        future, began = _future(), time.monotonic()
+        self._runner.open(Call("", (), FutureSink(future), timeout=timeout))
+        future.result()
         return time.monotonic() - began
 
     def close(self) -> None:
@@ -202,11 +150,11 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _time(self, timeout: float | None) -> float:
-        seconds = self._timeout if timeout is None else timeout
-        if not seconds > 0:
-            raise ValueError(f"a timeout is longer than nothing: {seconds}")
-        return seconds
+
+def _future() -> Future[Reply]:
+    future: Future[Reply] = Future()
+    future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
+    return future
 
 
 class _ClientRunner:
@@ -227,7 +175,7 @@ class _ClientRunner:
     def open(self, call: Call) -> None:
         with self._lock:
             if self._stopped:
-                raise _closed()
+                raise closed_error()
             self._new.append(call)
             first = len(self._new) == 1
         if first:
@@ -251,101 +199,30 @@ class _ClientRunner:
         with self._lock:
             self._stopped = True
         self._open_new()
-        self._frontend.close(_closed(error))
-
-
-def _closed(error: BaseException | None = None) -> ClosedError:
-    why = f"its thread failed: {error!r}" if error else ""
-    return ClosedError("the client is closed", why, "the call has no reply", "" if error else "make another Client")
+        self._frontend.close(closed_error(error))
 
 
 # --- Worker -----------------------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """Serves tasks from a broker with functions, which run on threads while heartbeats go on.
+class Worker(BaseWorker):
+    """Serves tasks from a broker with functions, which run on threads while heartbeats go on."""
 
-    :param broker: the name of a broker on this machine, or the address of a broker's frontend.
-    :param identity: who this is, unique among workers; made up when not given.
-    :param concurrency: how many tasks it works on at once.
-    :param prefetch: how many more it takes in advance: more throughput for short tasks, longer waits behind long ones.
-    :param heartbeat_interval: seconds between heartbeats; the broker may want it longer.
-    :param version: the version of what it serves, for service discovery.
-    :param metadata: short texts for service discovery.
-    :param backend: the address for backends, for brokers that give no configuration.
-    """
+    _asynchronous = False
 
-    def __init__(
-        self, broker: str = "default", *, identity: str | None = None, concurrency: int = 1, prefetch: int = 0,
-        heartbeat_interval: float = 2.5, version: str = "", metadata: Mapping[str, str] | None = None,
-        backend: str | None = None, config_dir: ConfigDir = None, config_type: str = "JSON",
-    ) -> None:  # fmt: skip
-        check_worker(concurrency, prefetch, heartbeat_interval)
-        self._concurrency = concurrency
-        self._handlers = Handlers(asynchronous=False)
-        self._make: Callable[[], Session] = lambda: session_for(
-            broker, backend=backend, identity=identity, window=concurrency + prefetch, interval=heartbeat_interval,
-            metadata={**({"version": version} if version else {}), **(metadata or {})},
-            config_dir=config_dir, config_type=config_type, begin=self._begin, changed=self._changed,
-        )  # fmt: skip
-        self._session: Session = self._make()
+    def _set_up(self) -> None:
         self._thread: IoThread | None = None
         self._engine: Engine | None = None
-        self._pool = Pool(concurrency, "")
+        self._pool = Pool(self._concurrency, "")
         self._condition = threading.Condition()
         self._left = threading.Event()
         self._finalizer: weakref.finalize[[], Worker] | None = None
-
-    # --- services ---------------------------------------------------------------------------------------------------
-
-    def service(self, name: str) -> Callable[[F], F]:
-        """Have the function below serve; also while the worker runs."""
-
-        def register(function: F) -> F:
-            self.add(name, function)
-            return function
-
-        return register
-
-    def add(self, name: str, function: Handler) -> None:
-        """Offer a service; it takes the payload, a frame each, and returns bytes, text, a tuple of these, or None.
-
-        A generator sends what it yields as it goes. What it raises goes to the caller as a RemoteError.
-        """
-        self._handlers.add(name, function)
-        self._offer()
-
-    def remove(self, name: str) -> None:
-        """Offer a service no more; tasks in hand are finished."""
-        self._handlers.remove(name)
-        self._offer()
 
     def _offer(self) -> None:
         if self._thread is not None:
             self._thread.call(lambda: self._session.offer(self._handlers.names, time.monotonic()))
 
     # --- life -------------------------------------------------------------------------------------------------------
-
-    @property
-    def identity(self) -> str:
-        """Who this is."""
-        return self._session.identity
-
-    @property
-    def state(self) -> WorkerState:
-        """How far it has come: ``serving`` when tasks may come."""
-        return self._session.state
-
-    @property
-    def fault(self) -> WorkerError | None:
-        """What keeps it from serving, or the last that did; None when all is well."""
-        return self._session.fault
-
-    @property
-    def config_version(self) -> int | str | None:
-        """The version of the configuration that the broker gave; None as long as there is none."""
-        stored = self._session.stored
-        return stored.version if stored else None
 
     def start(self) -> Worker:
         """Begin to serve in the background."""
@@ -371,9 +248,7 @@ class Worker:
         with self._condition:
             if self._condition.wait_for(lambda: self._session.offers(self._handlers.names), timeout):
                 return
-        raise self._session.fault or WorkerError(
-            f"the worker is not ready after {timeout:g} s", f"it is {self._session.state.value}"
-        )
+        raise self._not_ready(timeout)
 
     def drain(self, timeout: float = 30.0) -> bool:
         """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
@@ -399,9 +274,11 @@ class Worker:
 
         Signals are heeded when this is the main thread; elsewhere, ``drain`` or ``stop`` end it.
         """
-        if self._thread is None:
-            self.start()
-        with Signals(self._on_signal):
+        with Signals(self._on_signal) as signals:  # before tasks come, so that none is in hand of one who heeds none
+            if self._thread is None:
+                self.start()
+            if signals.count:
+                self._on_signal(signals.count)  # it may have come too early for the thread
             self._left.wait()
         self.stop()
 

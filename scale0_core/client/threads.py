@@ -112,19 +112,20 @@ class Signals:
     """Heeds TERM and INT for a while, where that is possible."""
 
     def __init__(self, on_signal: Callable[[int], None]) -> None:
+        self.count = 0
         self._on_signal = on_signal
-        self._count = 0
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._handle)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        self._on_signal(self._count)
+        self.count += 1
+        self._on_signal(self.count)

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from scale0_core.config.addresses import network_faults
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import nearest, shown, structure
 from scale0_core.errors import ConfigError, Fault
@@ -53,7 +54,7 @@ def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfi
     plugin_tables = tree.pop("plugin", {})
     faults += _table_faults(plugin_tables)
     core, core_faults = structure(CoreSettings, tree, "")
-    faults += core_faults
+    faults += core_faults + network_faults(tree.get("network"))
     if core is None or faults:
         raise ConfigError(source, tuple(faults))
     return BrokerConfig(source, core, plugin_tables, path, overrides)
@@ -72,6 +73,16 @@ def unknown_tables(tables: Mapping[str, Any], known: Iterable[str]) -> list[Faul
     return [
         Fault(f"plugin.{name}", "no plugin of that name is installed", nearest(name, names))
         for name in tables
+        if name not in names
+    ]
+
+
+def unknown_levels(levels: Mapping[str, Any], known: Iterable[str]) -> list[Fault]:
+    """List the levels in [log.levels] that belong to no plugin."""
+    names = set(known)
+    return [
+        Fault(f"log.levels.{name}", "no plugin of that name is installed", nearest(name, names))
+        for name in levels
         if name not in names
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,11 @@ from scale0_core.plugin_types import BrokerContext
 def default_runtime_dir(name: str, environment: Mapping[str, str]) -> Path:
     """Give the folder for a broker's sockets: in $XDG_RUNTIME_DIR, else in the temporary folder under the user's id."""
     base = environment.get("XDG_RUNTIME_DIR")
-    return (Path(base) / "scale0" if base else Path(tempfile.gettempdir()) / f"scale0-{os.getuid()}") / name
+    if base:
+        return Path(base) / "scale0" / name
+    # not tempfile.gettempdir(), which tries folders by writing to them: a client and its broker must find the same one
+    temporary = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108  the broker insists that its own folder is private
+    return temporary / f"scale0-{os.getuid()}" / name
 
 
 def default_data_dir(name: str, environment: Mapping[str, str]) -> Path:

@@ -11,6 +11,7 @@ import attrs
 from scale0_core.broker.seat import SeatLimits
 from scale0_core.config.fields import at_least_1, not_negative, setting
 from scale0_core.config.network import NetworkConfig
+from scale0_core.service import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -45,6 +46,9 @@ class WireSettings:
     batch: int = setting(256, "Messages taken from one socket before the others have their turn.", validator=at_least_1)
     insecure: bool = setting(
         False, "Allow sockets that other machines can reach without encryption and authentication."
+    )
+    other_users: bool = setting(
+        False, "Let programs of other users connect to abstract ipc addresses, which have no file permissions."
     )
     linger_ms: int = setting(
         1000, "How long a closing socket tries to deliver what it still holds.", validator=not_negative
@@ -91,6 +95,11 @@ class LimitSettings:
         1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1
     )
     job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
+    outbox_bytes: int = setting(
+        16 * MIB,
+        "Bytes kept for peers of one service that read too slowly; beyond that, messages to them are dropped.",
+        validator=not_negative,
+    )
 
     def seat(self) -> SeatLimits:
         """Give the part that a seat watches over."""

@@ -10,13 +10,14 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 /* The part of zmq.h that is used; all of it is stable since libzmq 3.2. */
 typedef struct { _Alignas(void *) unsigned char opaque[64]; } zmq_msg_t;
-typedef struct { void *socket; int fd; short events; short revents; } zmq_pollitem_t;
-enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1, EFSM = 156384763 };
+enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1, ZMQ_FD = 14, ZMQ_EVENTS = 15, EFSM = 156384763 };
 
 static struct {
     int (*msg_init)(zmq_msg_t *);
@@ -29,7 +30,7 @@ static struct {
     void *(*msg_data)(zmq_msg_t *);
     size_t (*msg_size)(const zmq_msg_t *);
     int (*send)(void *, const void *, size_t, int);
-    int (*poll)(zmq_pollitem_t *, int, long);
+    int (*getsockopt)(void *, int, void *, size_t *);
     int (*last_errno)(void);
     const char *(*strerror)(int);
 } zmq;
@@ -91,6 +92,11 @@ static PyObject *raise_zmq_error(void)
    message serves for the next. */
 enum { REMEMBERED_FRAMES = 4, REMEMBERED_SIZE = 16 };
 
+/* What is known of the messages that wait in a socket. Its descriptor tells of news only once, and to whichever call of
+   libzmq comes first: after a send it says nothing about what came before, so the socket itself has to be asked. A recv
+   that found nothing has seen all news; what comes later is told by the descriptor. */
+enum knowledge { ASK, EMPTY, WAITING };
+
 typedef struct {
     PyObject_HEAD
     void *socket;
@@ -100,6 +106,8 @@ typedef struct {
     PyObject *remembered[REMEMBERED_FRAMES];
     Py_ssize_t most_frames; /* a message of more is taken out of the socket and dropped */
     Py_ssize_t dropped;
+    int fd;
+    enum knowledge inbox;
 } Port;
 
 static PyTypeObject PortType;
@@ -110,6 +118,8 @@ static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
     PyObject *owner, *blob_over = Py_None, *underlying, *old;
     Py_ssize_t limit = PY_SSIZE_T_MAX, least_frames = 1, most_frames = PY_SSIZE_T_MAX;
     void *socket;
+    int fd;
+    size_t fd_size = sizeof fd;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Onn", names, &owner, &blob_over, &least_frames,
                                      &most_frames))
         return -1;
@@ -128,7 +138,13 @@ static int Port_init(Port *self, PyObject *args, PyObject *kwargs)
             PyErr_SetString(PyExc_ValueError, "the socket is closed");
         return -1;
     }
+    if (zmq.getsockopt(socket, ZMQ_FD, &fd, &fd_size) < 0) {
+        raise_zmq_error();
+        return -1;
+    }
     self->socket = socket;
+    self->fd = fd;
+    self->inbox = ASK;
     self->blob_over = limit;
     self->least_frames = least_frames;
     self->most_frames = most_frames;
@@ -271,6 +287,7 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
     if (!(messages = PyList_New(0)))
         return NULL;
     zmq.msg_init(&msg);
+    self->inbox = WAITING;
     while (limit-- > 0 && bytes < BYTES_PER_DRAIN) {
         PyObject *message;
         int bad;
@@ -281,9 +298,11 @@ static PyObject *Port_drain(Port *self, PyObject *argument)
             /* EFSM: it is a REQ or REP socket's turn to send. The messages already taken are worth more than an error
                that will come again. */
             if (code != EAGAIN && code != EFSM && PyList_GET_SIZE(messages) == 0) {
+                self->inbox = ASK;
                 raise_zmq_error();
                 goto failed;
             }
+            self->inbox = EMPTY;
             break;
         }
         if (!(message = message_tuple(self, &msg, &bytes)))
@@ -408,9 +427,46 @@ static int note_failure(PyObject *failures, Py_ssize_t index, int code)
     return bad ? -1 : 0;
 }
 
+/* Peers that could not be reached in this batch, as {(port, routing id): errno}: what follows for them is not tried, or
+   it might overtake what has failed. Sockets other than ROUTERs have one peer, so to speak. */
+static PyObject *peer_key(Port *port, PyObject *frames)
+{
+    PyObject *peer = port->least_frames == 2 ? PyBytes_FromObject(PyTuple_GET_ITEM(frames, 0)) : Py_NewRef(Py_None);
+    PyObject *key = peer ? PyTuple_Pack(2, (PyObject *) port, peer) : NULL;
+    Py_XDECREF(peer);
+    return key;
+}
+
+/* The errno with which an earlier send to the same peer has failed; 0 when none has, -1 with an exception. */
+static int earlier_failure(PyObject *unreached, Port *port, PyObject *frames)
+{
+    PyObject *key, *code;
+    if (!unreached)
+        return 0;
+    if (!(key = peer_key(port, frames)))
+        return -1;
+    code = PyDict_GetItemWithError(unreached, key);
+    Py_DECREF(key);
+    return code ? (int) PyLong_AsLong(code) : PyErr_Occurred() ? -1 : 0;
+}
+
+static int note_unreached(PyObject **unreached, Port *port, PyObject *frames, int code)
+{
+    PyObject *key, *number;
+    int bad;
+    if (!*unreached && !(*unreached = PyDict_New()))
+        return -1;
+    key = peer_key(port, frames);
+    number = PyLong_FromLong(code);
+    bad = !key || !number || PyDict_SetItem(*unreached, key, number);
+    Py_XDECREF(key);
+    Py_XDECREF(number);
+    return bad ? -1 : 0;
+}
+
 static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *ports, *sends, *failures, *frames = NULL;
+    PyObject *ports, *sends, *failures, *frames = NULL, *unreached = NULL;
     Py_ssize_t index, i, last;
     if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &ports, &PyList_Type, &sends))
         return NULL;
@@ -421,7 +477,13 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
         Port *port = check_send(ports, send, &frames);
         int code = !port ? MALFORMED : !port->socket ? CLOSED : 0;
         PyErr_Clear();
+        if (!code && (code = earlier_failure(unreached, port, frames)) < 0) {
+            Py_DECREF(send);
+            goto failed;
+        }
         last = code ? -1 : PyTuple_GET_SIZE(frames) - 1;
+        if (!code && port->inbox == EMPTY)
+            port->inbox = ASK;
         for (i = 0; i <= last; i++) {
             int flags = ZMQ_DONTWAIT | (i < last ? ZMQ_SNDMORE : 0);
             if (send_frame(port->socket, PyTuple_GET_ITEM(frames, i), flags) == 0 || code)
@@ -431,54 +493,61 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
             if (i == 0)
                 break;
         }
-        Py_DECREF(send);
-        if (code && note_failure(failures, index, code))
+        if ((code > 0 && note_unreached(&unreached, port, frames, code)) || (code && note_failure(failures, index, code))) {
+            Py_DECREF(send);
             goto failed;
+        }
+        Py_DECREF(send);
     }
+    Py_XDECREF(unreached);
     return failures;
 
 failed:
+    Py_XDECREF(unreached);
     Py_DECREF(failures);
     return NULL;
 }
 
 /* ------------------------------------------------------------------ Poller */
 
+/* zmq_poll asks every socket at every call, at the price of a system call each. Here one poll(2) watches them all, and
+   only those are asked that have news or of which nothing is known. */
 typedef struct {
     PyObject_HEAD
-    PyObject *ports; /* tuple */
-    zmq_pollitem_t *items;
+    PyObject *ports;     /* tuple */
+    struct pollfd *news; /* the ports', and last the descriptor's */
     int count;
 } Poller;
 
 static int Poller_init(Poller *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *ports;
-    zmq_pollitem_t *items;
+    struct pollfd *news;
     Py_ssize_t count, i;
     int fd;
     if (!PyArg_ParseTuple(args, "O!i", &PyTuple_Type, &ports, &fd))
         return -1;
     count = PyTuple_GET_SIZE(ports);
-    if (!(items = PyMem_Calloc((size_t) count + 1, sizeof *items))) {
+    if (!(news = PyMem_Calloc((size_t) count + 1, sizeof *news))) {
         PyErr_NoMemory();
         return -1;
     }
     for (i = 0; i < count; i++) {
         PyObject *port = PyTuple_GET_ITEM(ports, i);
         if (!PyObject_TypeCheck(port, &PortType) || !port_is_open((Port *) port)) {
-            PyMem_Free(items);
+            PyMem_Free(news);
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_TypeError, "a poller takes ports");
             return -1;
         }
-        items[i].socket = ((Port *) port)->socket;
-        items[i].events = ZMQ_POLLIN;
+        ((Port *) port)->inbox = ASK; /* while nobody polled, anybody may have used the socket */
+        news[i].fd = ((Port *) port)->fd;
+        news[i].events = POLLIN;
     }
-    items[count].fd = fd;
-    items[count].events = ZMQ_POLLIN;
-    PyMem_Free(self->items);
-    self->items = items;
+    news[count].fd = fd;
+    news[count].events = POLLIN;
+    PyMem_Free(self->news);
+    self->news = news;
     self->count = (int) count + 1;
     Py_XSETREF(self->ports, Py_NewRef(ports));
     return 0;
@@ -486,33 +555,94 @@ static int Poller_init(Poller *self, PyObject *args, PyObject *Py_UNUSED(kwargs)
 
 static void Poller_dealloc(Poller *self)
 {
-    PyMem_Free(self->items);
+    PyMem_Free(self->news);
     Py_XDECREF(self->ports);
     Py_TYPE(self)->tp_free((PyObject *) self);
+}
+
+static Port *poller_port(Poller *self, int i) { return (Port *) PyTuple_GET_ITEM(self->ports, i); }
+
+/* Ask a socket whether messages wait in it; 1 or 0, and -1 with libzmq's errno. */
+static int ask(Port *port)
+{
+    int events;
+    size_t size = sizeof events;
+    while (zmq.getsockopt(port->socket, ZMQ_EVENTS, &events, &size) < 0)
+        if (zmq.last_errno() != EINTR)
+            return -1;
+    port->inbox = events & ZMQ_POLLIN ? WAITING : EMPTY;
+    return port->inbox == WAITING;
+}
+
+/* Look once, waiting at most so many milliseconds: the number of ports and descriptors with something to read, or -1
+   with an errno. */
+static int look(Poller *self, int timeout)
+{
+    int i, found = 0, signalled;
+    for (i = 0; i < self->count - 1; i++) {
+        Port *port = poller_port(self, i);
+        if (port->inbox == ASK && ask(port) < 0)
+            return -1;
+        found += port->inbox == WAITING;
+    }
+    if ((signalled = poll(self->news, (nfds_t) self->count, found ? 0 : timeout)) < 0)
+        return -1;
+    for (i = 0; signalled && i < self->count - 1; i++) {
+        Port *port = poller_port(self, i);
+        int has_messages;
+        if (!self->news[i].revents || port->inbox == WAITING)
+            continue;
+        if ((has_messages = ask(port)) < 0)
+            return -1;
+        found += has_messages;
+    }
+    return found + (self->news[self->count - 1].revents != 0);
+}
+
+static long milliseconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Look until there is something to read or the time is up: news need not be messages, a new peer is news as well. */
+static int look_until(Poller *self, long timeout)
+{
+    long end = timeout > 0 ? milliseconds_now() + timeout : 0;
+    for (;;) {
+        int found = look(self, (int) timeout);
+        if (found || timeout == 0)
+            return found;
+        if (timeout > 0 && (timeout = end - milliseconds_now()) <= 0)
+            return 0;
+    }
 }
 
 static PyObject *Poller_wait(Poller *self, PyObject *argument)
 {
     long timeout = PyLong_AsLong(argument);
     PyObject *ready;
-    int result, i;
+    int found, i;
     if (timeout == -1 && PyErr_Occurred())
         return NULL;
     for (i = 0; i < self->count - 1; i++)
-        if (!port_is_open((Port *) PyTuple_GET_ITEM(self->ports, i)))
+        if (!port_is_open(poller_port(self, i)))
             return NULL;
     Py_BEGIN_ALLOW_THREADS
-    result = zmq.poll(self->items, self->count, timeout);
+    found = look_until(self, timeout < -1 ? -1 : timeout > INT_MAX ? INT_MAX : timeout);
     Py_END_ALLOW_THREADS
-    if (result < 0 && zmq.last_errno() != EINTR)
+    if (found < 0 && zmq.last_errno() != EINTR)
         return raise_zmq_error();
     if (PyErr_CheckSignals())
         return NULL;
     if (!(ready = PyList_New(0)))
         return NULL;
-    for (i = 0; result > 0 && i < self->count; i++) {
-        PyObject *port = i < self->count - 1 ? PyTuple_GET_ITEM(self->ports, i) : Py_None;
-        if (self->items[i].revents && PyList_Append(ready, port)) {
+    for (i = 0; found > 0 && i < self->count; i++) {
+        int last = i == self->count - 1;
+        if (!(last ? self->news[i].revents : poller_port(self, i)->inbox == WAITING))
+            continue;
+        if (PyList_Append(ready, last ? Py_None : (PyObject *) poller_port(self, i))) {
             Py_DECREF(ready);
             return NULL;
         }
@@ -545,7 +675,7 @@ static PyObject *wire_load_library(PyObject *Py_UNUSED(module), PyObject *path)
         {"zmq_msg_init", &zmq.msg_init}, {"zmq_msg_recv", &zmq.msg_recv}, {"zmq_msg_send", &zmq.msg_send},
         {"zmq_msg_copy", &zmq.msg_copy}, {"zmq_msg_move", &zmq.msg_move}, {"zmq_msg_close", &zmq.msg_close},
         {"zmq_msg_more", &zmq.msg_more}, {"zmq_msg_data", &zmq.msg_data}, {"zmq_msg_size", &zmq.msg_size},
-        {"zmq_send", &zmq.send}, {"zmq_poll", &zmq.poll}, {"zmq_errno", &zmq.last_errno},
+        {"zmq_send", &zmq.send}, {"zmq_getsockopt", &zmq.getsockopt}, {"zmq_errno", &zmq.last_errno},
         {"zmq_strerror", &zmq.strerror},
     };
     const char *name = PyUnicode_AsUTF8(path);

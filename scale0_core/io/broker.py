@@ -17,7 +17,7 @@ from scale0_core import __version__
 from scale0_core.broker.registry import Provider, ServiceStats
 from scale0_core.broker.reporter import Reporter
 from scale0_core.broker.seat import Seat
-from scale0_core.config.files import BrokerConfig, unknown_tables
+from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
 from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
@@ -170,6 +170,7 @@ class Broker:
         settings, faults = self.plugins.settings(self.config.plugin_tables)
         known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
         faults += unknown_tables(self.config.plugin_tables, known)
+        faults += unknown_levels(self.config.core.log.levels, known)
         if faults and not self.safe_mode:
             raise ConfigError(self.config.source, tuple(faults))
         return settings

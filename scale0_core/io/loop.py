@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import zmq
 
+from scale0_core.broker.outbox import FULL, RETRY_AFTER, Outbox
 from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.io.clock import SteadyClock
@@ -21,7 +22,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Job, JobResult, SendFailure
+from scale0_core.service import Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -36,6 +37,7 @@ class Station:
     """A seat with its open sockets."""
 
     seat: Seat
+    outbox: Outbox
     sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
@@ -90,7 +92,8 @@ class Loop:
 
     def add(self, seat: Seat) -> Station:
         """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
-        station = Station(seat)
+        routers = {name for name, endpoint in seat.service.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
+        station = Station(seat, Outbox(routers, self.limits.outbox_bytes))
         try:
             for name, endpoint in seat.service.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
@@ -128,32 +131,36 @@ class Loop:
 
     def run_once(self, longest: float | None = None) -> None:
         """Take one turn; wait no longer than ``longest`` seconds for something to do."""
-        wait = self._until_deadline(longest)
+        started = self.clock.now()
+        due = self._nearest_deadline()
+        wait = _sooner(None if due is None else max(0.0, due - started), longest)
         ready = self._current_poller().wait(-1 if wait is None else min(math.ceil(wait * 1000), LONGEST_WAIT_MS))
         now = self.clock.woke(wait)
         if self.clock.stalled:
             LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
         received = self._receive(ready, now)
-        before = self.clock.now()
-        for station in self.stations:
-            station.seat.on_deadline(now)
-            before = self._watch(station, before)
+        if due is not None and due <= now:
+            self._on_deadlines(now)
         self._flush(now, received)
 
     def finish(self, seconds: float) -> int:
-        """Wait for jobs under way, send what they bring, and give the number that did not end in time."""
+        """Let services have their last words, wait for jobs, send what they bring; give the number not done in time."""
         self._stopping = True
         end = self.clock.now() + seconds
+        for station in self.stations:
+            station.seat.stop(self.clock.now())
         while True:
             self._flush(self.clock.now(), {})
             in_flight = sum(station.seat.jobs.in_flight for station in self.stations)
             left = end - self.clock.now()
             if any(station.seat.sends for station in self.stations) and left > 0:
                 continue  # answers to sends that failed
-            if not in_flight or left <= 0:
+            unsent = any(station.outbox for station in self.stations)
+            if not (in_flight or unsent) or left <= 0:
                 return in_flight
             # only the waker: no new messages are taken any more
-            self.wire.poller((), self._waker.fd).wait(min(math.ceil(left * 1000), LONGEST_WAIT_MS))
+            patience = min(left, RETRY_AFTER) if unsent else left
+            self.wire.poller((), self._waker.fd).wait(min(math.ceil(patience * 1000), LONGEST_WAIT_MS))
             self._waker.run()
 
     def close(self) -> None:
@@ -163,7 +170,7 @@ class Loop:
         self._closed = True
         self._poller = None
         for station in self.stations:
-            unsent = len(station.seat.take_sends())
+            unsent = len(station.seat.take_sends()) + len(station.outbox)
             if unsent:
                 station.seat.counts.dropped["closed"] += unsent
             station.close()
@@ -171,16 +178,22 @@ class Loop:
         self._context.term()
         self._waker.close()
 
-    def _until_deadline(self, longest: float | None) -> float | None:
-        now = self.clock.now()
-        nearest = math.inf if longest is None else now + longest
+    def _nearest_deadline(self) -> float | None:
+        """Give the time at which something is to be done without a message; -inf when at once."""
+        nearest = math.inf
         for station in self.stations:
             if station.seat.sends:  # answers to sends that failed in the last turn
-                return 0.0
-            due = station.seat.next_deadline()
-            if due is not None and due < nearest:
-                nearest = due
-        return None if nearest == math.inf else max(0.0, nearest - now)
+                return -math.inf
+            for due in (station.seat.next_deadline(), station.outbox.due):
+                if due is not None and due < nearest:
+                    nearest = due
+        return None if nearest == math.inf else nearest
+
+    def _on_deadlines(self, now: float) -> None:
+        before = self.clock.now()
+        for station in self.stations:
+            station.seat.on_deadline(now)
+            before = self._watch(station, before)
 
     def _current_poller(self) -> Poller:
         listening = [station for station in self.stations if not station.seat.paused]
@@ -250,11 +263,9 @@ class Loop:
         failed: list[tuple[str, SendFailure]] = []
         for station in tuple(self.stations):
             seat = station.seat
-            if seat.sends:
-                sends = seat.take_sends()
-                failures = [_failure(sends[index], reason) for index, reason in self.wire.send(station.ports, sends)]
-                seat.sent(len(sends), failures, now)
-                sent += len(sends) - len(failures)
+            if seat.sends or station.outbox:
+                went, failures = self._send(station, now)
+                sent += went
                 failed.extend((seat.service.name, failure) for failure in failures)
             while (batch := seat.jobs.take()) is not None:
                 self._start_jobs(station, batch)
@@ -265,6 +276,27 @@ class Loop:
             report = BatchReport(now, self.clock.now() - now, received, sent, failed)
             for observe in self.observers:
                 observe(report)
+
+    def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:
+        """Send what a service returned, and what had to wait; give the number of messages sent, and what failed."""
+        seat, outbox = station.seat, station.outbox
+        waited = len(outbox)
+        sends, refused = outbox.outgoing(seat.take_sends(), now)
+        retried = waited if not outbox else 0  # those that waited are tried all together, and first
+        kept_before = waited - retried
+        errors = self.wire.send(station.ports, sends)
+        failures: list[SendFailure] = []
+        if errors:
+            refused += outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
+            failures = [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
+        failures += [_failure(send, FULL) for send in refused]
+        sent = len(sends) - len(errors)
+        if seat.wants_delays and (outbox or retried):
+            failed = {index for index, _ in errors}
+            left = [sends[index] for index in range(retried) if index not in failed]
+            seat.delayed(outbox.kept(kept_before), left, now)
+        seat.sent(sent + len(failures), failures, now)
+        return sent, failures
 
     def _start_jobs(self, station: Station, batch: list[Job]) -> None:
         def done(results: list[JobResult]) -> None:
@@ -278,6 +310,11 @@ class Loop:
         for result in results:
             station.seat.job_done(result, now)
         self._watch(station, now)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    """Give the shorter of two times to wait, where None waits for ever."""
+    return other if one is None else one if other is None else min(one, other)
 
 
 def _failure(send: object, reason: str) -> SendFailure:

@@ -14,13 +14,13 @@ import attrs
 
 from scale0_core.broker.negotiation import RunningConfig, Writer
 from scale0_core.broker.service import BrokerService, NetworkSockets
+from scale0_core.config.addresses import is_local
 from scale0_core.config.files import BrokerConfig
 from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import PluginError
 from scale0_core.hookspecs import hookimpl
-from scale0_core.io.sockets import is_local
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import installed_formats, load_format
@@ -41,9 +41,19 @@ class FileStore:
         self._writers = writers
 
     def load_state(self, default: str) -> BrokerState:
-        """Give the state on record; a record that cannot be read counts as none."""
-        kept = self._read(self._folder / "state.json").get("state", default)
-        return BrokerState(kept) if kept in list(BrokerState) else BrokerState(default)
+        """Give the state on record, the default when there is none, and disabled when the record cannot be read."""
+        path = self._folder / "state.json"
+        try:
+            return BrokerState(json.loads(path.read_text(encoding="utf-8"))["state"])
+        except FileNotFoundError:
+            return BrokerState(default)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            # it may have said disabled, and who disabled the broker had a reason
+            LOG.error(
+                "the broker's state cannot be read: it starts disabled and answers nothing but enable", path=str(path),
+                error=repr(error), next="scale0 enable, if it is to serve",
+            )  # fmt: skip
+            return BrokerState.DISABLED
 
     def save_state(self, state: str) -> None:
         """Keep the broker's state."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket as bsd
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import attrs
 import zmq
 
+from scale0_core.config.addresses import EXAMPLE, bind_fault, ipc_path, is_local
 from scale0_core.config.settings import WireSettings
 from scale0_core.errors import AddressError
 from scale0_core.service import Endpoint, SocketKind
 
 BACKLOG = 4096
+ROOT = 0
 
 
 @attrs.frozen
@@ -48,6 +48,9 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
     try:
         for name, value in _options(endpoint, wire).items():
             socket.setsockopt(getattr(zmq, name), value)
+        if not wire.other_users and any(address.startswith("ipc://@") for address in endpoint.bind):
+            for user in {os.getuid(), ROOT}:
+                socket.setsockopt(zmq.IPC_FILTER_UID, user)
         for topic in endpoint.subscribe:
             socket.setsockopt(zmq.SUBSCRIBE, topic)
         bound.extend(_bind(socket, address, wire) for address in endpoint.bind)
@@ -79,6 +82,9 @@ def _options(endpoint: Endpoint, wire: WireSettings) -> Mapping[str, int | bytes
 
 
 def _bind(socket: zmq.Socket[bytes], address: str, wire: WireSettings) -> str:
+    if fault := bind_fault("", address):
+        remedy = fault.hint or EXAMPLE
+        raise AddressError(f"cannot bind {address}", fault.message, "the socket stays closed", remedy)
     if not wire.insecure and not is_local(address):
         raise AddressError(
             f"{address} is not opened",
@@ -95,18 +101,12 @@ def _bind(socket: zmq.Socket[bytes], address: str, wire: WireSettings) -> str:
 
 
 def _check_before_bind(address: str) -> None:
-    """Refuse what libzmq would do without a word: remove a file, take a living program's socket, cut a port number."""
+    """Refuse what libzmq would do without a word: remove a file, take a living program's socket."""
     path = ipc_path(address)
     if path is not None and path.exists() and not path.is_socket():
         raise AddressError(f"cannot bind {address}", "a file is there", "it is left alone", "choose another path")
     if path is not None and _somebody_listens(path):
         raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
-    port = address.rpartition(":")[2]
-    if address.startswith("tcp://") and port.isdigit() and int(port) > 65535:
-        raise AddressError(f"cannot bind {address}", "a port is at most 65535", "the socket stays closed", _EXAMPLE)
-
-
-_EXAMPLE = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path"
 
 
 def _connect(socket: zmq.Socket[bytes], address: str) -> None:
@@ -119,34 +119,13 @@ def _connect(socket: zmq.Socket[bytes], address: str) -> None:
 def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
     remedy = {
         errno.EADDRINUSE: "end the program that uses it, or choose another address",
-        errno.EINVAL: _EXAMPLE,
+        errno.EINVAL: EXAMPLE,
         errno.ENODEV: "an address of this machine is needed, such as tcp://127.0.0.1:5555",
         errno.ENOENT: "make the folder first",
         errno.EACCES: "choose a path or port that this user may use",
         errno.ENAMETOOLONG: "choose a shorter path: a unix socket has about 100 characters",
     }.get(error.errno or 0, "check the address")
     return AddressError(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
-
-
-def is_local(address: str) -> bool:
-    """Tell whether an address can only be reached from this machine."""
-    if address.startswith(("ipc://", "inproc://")):
-        return True
-    try:
-        parts = urlsplit(address)
-        return parts.scheme == "tcp" and (parts.hostname == "localhost" or _is_loopback(parts.hostname or ""))
-    except ValueError:
-        return False
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback
-
-
-def ipc_path(address: str) -> Path | None:
-    """Give the file of an ipc address; None for abstract names and other transports."""
-    path = address.removeprefix("ipc://")
-    return Path(path) if path != address and not path.startswith("@") else None
 
 
 def _somebody_listens(path: Path) -> bool:

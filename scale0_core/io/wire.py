@@ -2,7 +2,8 @@
 
 Two implementations behind one interface: the native one (``_wire.c``, there when a compiler was at hand when the wheel
 was built) and the pure one below. Both keep to the same rules: a drain takes what is there and never waits; a send
-never waits, and each one that fails comes back with its place and a reason; a malformed send is refused whole.
+never waits, and each one that fails comes back with its place and a reason; a malformed send is refused whole. After a
+failure nothing more of the batch is sent to the same peer: messages may fail, but none overtakes another.
 """
 
 from __future__ import annotations
@@ -118,14 +119,19 @@ class PureWire:
 
     def send(self, ports: dict[str, Port], sends: list[Send]) -> list[tuple[int, str]]:
         """Send all, without waiting; give (index, reason) of those that failed."""
-        failures = []
+        failures: list[tuple[int, str]] = []
+        unreached: dict[tuple[str, bytes], str] = {}
         pure_ports = cast("dict[str, PurePort]", ports)
         for index, send in enumerate(sends):
             try:
                 name, frames = send
+                if unreached and (earlier := unreached.get(pure_ports[name].peer_key(name, frames))):
+                    failures.append((index, earlier))  # or it might overtake what has failed
+                    continue
                 pure_ports[name].send_frames(frames)
             except zmq.ZMQError as error:
                 failures.append((index, _reason(error.errno)))
+                unreached[pure_ports[name].peer_key(name, frames)] = _reason(error.errno)
             except _PortClosedError:
                 failures.append((index, CLOSED))
             except (TypeError, ValueError, KeyError, BufferError):
@@ -224,6 +230,10 @@ class PurePort:
         finally:
             # even when a frame could not be sent: libzmq drops all up to the last one, so that has to come
             send(frames[-1], _WHOLE)
+
+    def peer_key(self, name: str, frames: Frames) -> tuple[str, bytes]:
+        """Say whom a message goes to: a ROUTER has many peers, any other socket one, so to speak."""
+        return (name, bytes(frames[0]) if self._is_router and frames else b"")
 
     def close(self) -> None:
         """Let go of the socket."""

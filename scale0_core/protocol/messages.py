@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -149,6 +150,22 @@ def write_options(options: Options | None = None, **more: object) -> bytes:
     both = {**(options or {}), **more}
     kept = {key: value for key, value in both.items() if value is not None}
     return _ENCODER.encode(kept).encode() if kept else b""
+
+
+# most heartbeats say the time and the version, and nothing else: they are read and answered without JSON's machinery
+_HEARTBEAT = re.compile(
+    rb'\{"time": ?((?:0|[1-9][0-9]{0,10})(?:\.[0-9]{1,18})?), ?"config_version": ?([0-9]|[1-9][0-9]{1,14})\}'
+)
+HEARTBEAT_ANSWER = b'{"time":%.6f,"config_version":%d,"reply_to":%b}'
+
+
+def read_heartbeat(frame: bytes) -> tuple[float, int, bytes] | None:
+    """Read the options of an ordinary heartbeat: its time, its version, and the time as it was written."""
+    found = _HEARTBEAT.fullmatch(frame)
+    if found is None:
+        return None
+    time, version = found.groups()
+    return float(time), int(version), time
 
 
 def write_message(header: bytes, command: bytes, options: bytes = b"", body: Frames = ()) -> Frames:

@@ -97,6 +97,11 @@ class Script:
         self._declared(socket)
         self._driver.peer_lost(socket)
 
+    def stop(self) -> None:
+        """Let the broker stop: the service has its last words."""
+        self._driver.stop()
+        self._agenda.advance(self.now)
+
     def accept(self, socket: str, routing_id: Text = b"") -> None:
         """Take ``refuse`` back."""
         self._refused.pop((socket, _encoded(routing_id)), None)

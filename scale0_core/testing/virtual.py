@@ -104,6 +104,11 @@ class Driver:
         self.seat.peer_lost(socket, self.agenda.now)
         self.settle()
 
+    def stop(self) -> None:
+        """Let the service have its last words."""
+        self.seat.stop(self.agenda.now)
+        self.settle()
+
     def settle(self) -> None:
         """Send what waits to be sent, start the jobs that may start, and note the next deadline."""
         seat, now = self.seat, self.agenda.now

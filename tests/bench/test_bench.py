@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,11 @@ from typing import Any
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+COMPILER = any(shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if name)
+"""Whether the benches find one; where there is none, some of them cannot be carried out, and say so."""
+
+needs_compiler = pytest.mark.skipif(not COMPILER, reason="the native load generator needs a C compiler")
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc")
 
@@ -63,12 +70,21 @@ def test_wire_runs_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert_between(figures, 0.001, 100, "pure_cpu_vs_multipart")
 
 
+@pytest.mark.parametrize("name", ["idle.py", "tasks.py", "heartbeats.py", "zpipes.py", "majordomo.py"])
+def test_a_bench_that_needs_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = [sys.executable, str(BENCH / name), "--quick", "--json"]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (outcome.returncode, "no C compiler was found" in outcome.stderr) == (2, True)
+
+
 def test_startup_times_a_broker_and_the_help() -> None:
     figures = run_bench("startup.py", "--rounds", "2")
     assert_between(figures, 1, 60_000, "ready_ms", "help_ms", "python_ms")
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="the native load generator needs a C compiler")
+@needs_compiler
 def test_idle_watches_clients_that_say_nothing() -> None:
     figures = run_bench("idle.py", "--clients", "200", "--seconds", "1")
     assert figures["clients"] == 200
@@ -76,6 +92,7 @@ def test_idle_watches_clients_that_say_nothing() -> None:
     assert_between(figures, -1, 100, "idle_cpu_percent")
 
 
+@needs_compiler
 def test_tasks_compares_the_broker_with_a_plain_one() -> None:
     figures = run_bench("tasks.py", "--tasks", "1500", "--starts", "1", "--rounds", "1", "--workers", "1", "3")
     assert_between(figures, 0.001, 100, "cpu_vs_multipart", "cpu_vs_multipart_1", "cpu_vs_multipart_3")
@@ -85,20 +102,71 @@ def test_tasks_compares_the_broker_with_a_plain_one() -> None:
         assert_between(figures, 10, 1e8, f"{broker}_tasks_per_s_1", f"{broker}_tasks_per_s_3")
 
 
+@needs_compiler
 def test_heartbeats_watches_workers_that_only_live() -> None:
     figures = run_bench("heartbeats.py", "--workers", "200", "--seconds", "2", "--processes", "2")
     assert figures["workers"] == 200
     # more than 200 at once: those sent while the broker settles count too
     assert figures["sent"] > 600
     assert (figures["false_expiries"], figures["refused"], figures["answered"]) == (0, 0, figures["sent"])
-    assert_between(figures, 0.1, 1000, "kb_per_worker")
-    assert_between(figures, 0, 200, "cpu_percent")
+    assert_between(figures, 0.1, 1000, "kb_per_worker", "plain_kb_per_worker")
+    assert_between(figures, 0, 200, "cpu_percent", "plain_cpu_percent")
+    assert figures["plain_answered"] == figures["plain_sent"] > 600
+    assert_between(figures, 0.01, 100, "cpu_vs_plain", "kb_per_worker_vs_plain")
+
+
+@needs_compiler
+def test_zpipes_compares_pipes_with_the_echo_server() -> None:
+    sizes = {"--starts": 1, "--rounds": 1, "--chunks": 2000, "--clients": 60, "--pipes": 1000, "--durable-chunks": 1000}
+    figures = run_bench("zpipes.py", *(str(part) for size in sizes.items() for part in size))
+    assert_between(figures, 0.01, 100, "cpu_vs_c_echo_text", "cpu_vs_c_echo_binary", "mb_s_64k_vs_c")
+    assert figures["cpu_vs_c_echo"] == max(figures["cpu_vs_c_echo_text"], figures["cpu_vs_c_echo_binary"])
+    kinds = [
+        f"cost_10k_vs_10_clients_{dialect}_{kind}" for dialect in ("text", "binary") for kind in ("idle", "active")
+    ]
+    assert_between(figures, 0.01, 100, *kinds)
+    assert figures["cost_10k_vs_10_clients"] == max(figures[kind] for kind in kinds)
+    assert figures["clients"] == 60
+    assert_between(figures, 5, 1000, "mb_100k_pipes")
+    assert_between(figures, 1, 1e7, "durable_chunks_per_s", "durable_target_per_s", "fsyncs_per_s")
+    assert_between(figures, 0.9, 1000, "durable_mean_group")
+
+
+@needs_compiler
+def test_majordomo_compares_the_broker_with_a_plain_one_and_one_worker_with_many() -> None:
+    sizes = {"--starts": 1, "--rounds": 1, "--requests": 1500, "--sync-requests": 300, "--crowd": 40, "--services": 10}
+    sizes |= {"--crowd-starts": 1, "--crowd-rounds": 1, "--idle-seconds": 1}
+    arguments = [str(part) for size in sizes.items() for part in size]
+    figures = run_bench("majordomo.py", *arguments, "--workers", "1", "3")
+    assert_between(figures, 0.001, 100, "cpu_vs_python_loop", "cpu_vs_python_loop_1", "cpu_vs_python_loop_3")
+    assert figures["cpu_vs_python_loop"] == figures["cpu_vs_python_loop_3"]
+    for broker in ("scale0", "python"):
+        assert_between(figures, 0.001, 1000, f"{broker}_cpu_s_per_100k_1", f"{broker}_cpu_s_per_100k_3")
+        assert_between(figures, 10, 1e8, f"{broker}_requests_per_s_1", f"{broker}_requests_per_s_3")
+    assert_between(figures, 0.001, 100, "cost_1000_vs_1_workers", "cost_1000_vs_1_workers_window")
+    assert (figures["crowd"], figures["services"]) == (40, 10)
 
 
 def test_robust_finds_no_fault() -> None:
     figures = run_bench("robust.py", "--messages", "5000", "--seeds", "20")
     assert (figures["fuzz_messages"], figures["fuzz_errors"], figures["fuzz_uncounted"]) == (5000, 0, 0)
     assert (figures["sim_seeds"], figures["sim_failures"]) == (20, 0)
+
+
+def test_faults_finds_no_broken_guarantee() -> None:
+    figures = run_bench("faults.py", "--calls", "400", "--rate", "400")
+    assert (figures["calls"], figures["violations"], figures["calls_not_ended"]) == (400, 0, 0)
+    assert figures["replies"] + figures["errors"] == 400
+
+
+def test_every_bench_is_run_and_explained() -> None:
+    """A bench is what has a parser of its own; the others are parts of one."""
+    benches = {path.name for path in BENCH.glob("*.py") if "make_parser(__doc__" in path.read_text(encoding="utf-8")}
+    assert len(benches) >= 8
+    text = (BENCH / "run.py").read_text(encoding="utf-8")
+    assert benches == set(re.findall(r'"(\w+\.py)"', text.partition("BENCHES = ")[2].partition("\n)")[0]))
+    explained = re.findall(r"^\| `(\w+\.py)` ", (BENCH / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(benches) == sorted(explained)
 
 
 def test_check_fails_when_a_target_is_missed() -> None:

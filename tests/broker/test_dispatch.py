@@ -55,6 +55,8 @@ class DispatchMachine(RuleBasedStateMachine):
         if worker is None:
             worker = self.dispatcher.workers[key] = Worker(key, str(number), self.now, 2.5)
             worker.happen(ClientEvent.CHECKCONFIG)
+        if not worker.responsive:
+            self.dispatcher.heard_again(worker)
         for done in [task for task in worker.in_hand.values() if task.done]:
             del worker.in_hand[done.number]
         worker.window, worker.limit = window or None, window or len(worker.in_hand) + 1
@@ -96,7 +98,29 @@ class DispatchMachine(RuleBasedStateMachine):
         if worker is None or thief is None or thief is worker or not worker.in_hand:
             return
         task = next(iter(worker.in_hand.values()))
+        if task.number in thief.in_hand:
+            return  # they share it
         assert list(self.dispatcher.reply(thief.key, b"", (b"a", task.number), self.now)) == []
+
+    @rule(number=WORKERS)
+    def fall_silent(self, number: int) -> None:
+        worker = self.worker(number)
+        if worker is not None and worker.responsive:
+            worker.leave_queues()
+            worker.happen(ClientEvent.SILENCE)
+        if worker is not None:
+            self.note(self.dispatcher.share(worker, self.now))
+
+    @rule(number=WORKERS)
+    def speak(self, number: int) -> None:
+        worker = self.worker(number)
+        if worker is None or worker.responsive:
+            return
+        self.dispatcher.heard_again(worker)
+        worker.happen(ClientEvent.SIGN)
+        if len(worker.in_hand) < worker.limit:
+            worker.happen(ClientEvent.FREE)
+            self.note(self.dispatcher.give_work(worker, self.now))
 
     @rule(number=WORKERS)
     def lose(self, number: int) -> None:
@@ -149,7 +173,12 @@ class DispatchMachine(RuleBasedStateMachine):
         queued = {number for service in dispatcher.services.values() for number in service.queue}
         assert set(dispatcher.tasks) <= held | queued
         assert queued <= set(dispatcher.tasks)
-        assert not held & queued
+        assert all(dispatcher.tasks[number].earlier is not None for number in held & queued)
+        for task in dispatcher.tasks.values():
+            assert (task.worker is None) == (task.number in queued)
+            assert task.worker is None or task.worker.in_hand[task.number] is task
+            holders = [worker for worker in dispatcher.workers.values() if task.number in worker.in_hand]
+            assert task.retry or len(holders) <= 1
         assert all(task.done for worker in dispatcher.workers.values() for number, task in worker.in_hand.items()
                    if number not in dispatcher.tasks)  # fmt: skip
         for frontend in dispatcher.frontends.values():

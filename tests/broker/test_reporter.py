@@ -95,6 +95,14 @@ def test_the_end_tells_what_was_held_back_and_the_totals(lines: Lines):
     reporter.scale0_stopping(RunningBroker(name="main", wire="pure", addresses={}, counts={"echo": counts}))
     totals = {
         "service": "echo", "received": 9, "sent": 7, "errors": 1, "undelivered": 2, "dropped": 6, "jobs": 3,
-        "jobs_failed": 2, "slow": 4,
+        "jobs_failed": 2, "slow": 4, "undelivered_by": "front EAGAIN: 1; front EHOSTUNREACH: 1",
+        "dropped_by": "quarantined: 6",
     }  # fmt: skip
     assert [could_not("echo", "EAGAIN", 1), ("totals", totals)] == lines.take()
+
+
+def test_totals_of_a_service_that_lost_nothing_name_no_reasons(lines: Lines):
+    Reporter().scale0_stopping(RunningBroker(name="main", wire="pure", addresses={}, counts={"echo": SeatCounts()}))
+    ((_, totals),) = lines.take()
+    assert (totals["dropped"], totals["undelivered"]) == (0, 0)
+    assert not {"dropped_by", "undelivered_by"} & set(totals)

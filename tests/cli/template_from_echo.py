@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +25,18 @@ PLACEHOLDERS = (
 )
 
 
+NOT_SOURCE = (".*", "__pycache__", "build", "dist", "*.egg-info", "*.py[cod]", "*.so")
+"""What tools leave behind; not asked of git, which a machine with nothing but Python has not."""
+
+
 def echo_files() -> dict[Path, str]:
-    """Give the files of plugins/echo that belong to it: neither caches nor what git ignores."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
-        cwd=ECHO, capture_output=True, encoding="utf-8", check=True,
-    ).stdout.split("\n")  # fmt: skip
-    return {Path(name): (ECHO / name).read_text(encoding="utf-8") for name in listed if name and (ECHO / name).exists()}
+    """Give the files of plugins/echo that belong to it, without what tools left there."""
+    paths = (path.relative_to(ECHO) for path in sorted(ECHO.rglob("*")) if path.is_file())
+    return {path: (ECHO / path).read_text(encoding="utf-8") for path in paths if not any(map(_is_left, path.parts))}
+
+
+def _is_left(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in NOT_SOURCE)
 
 
 def marked(text: str) -> str:

@@ -1,6 +1,7 @@
 """`scale0 config`: everything that is wrong at once, and what a broker would run with."""
 
 import sys
+import uuid
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_required_plugin_that_cannot_be_loaded_is_a_fault(scale0):
 def test_a_required_plugin_that_is_not_enabled_is_a_fault(scale0):
     scale0.write("broker.toml", '[broker]\nplugins = []\nrequired = ["echo"]')
     done = scale0("config", "check")
-    assert (done.code, scale0("broker").code) == (78, 78)
+    assert (done.code, scale0("broker", "--name", f"test-{uuid.uuid4().hex[:8]}").code) == (78, 78)
     assert "broker.required: echo is not enabled" in done.err
 
 
@@ -87,6 +88,66 @@ def test_a_fault_in_the_table_of_a_plugin_that_is_not_enabled_is_a_warning(scale
     (warning,) = done.json["warnings"]
     assert (warning["why"], warning["remedy"]) == ("unknown setting", "did you mean bind?")
     assert "the plugin is not enabled" in scale0("config", "check").err
+
+
+def test_a_level_of_a_plugin_that_is_not_there_is_a_fault(scale0):
+    scale0.write("broker.toml", '[log.levels]\necko = "debug"\necho = "info"\nnetwork = "error"\n[wire]\nbach = 1')
+    done = scale0("config", "check", "-o", "json")
+    assert done.code == 78
+    faults = {fault["place"]: fault["hint"] for fault in done.json["faults"]}
+    assert faults == {"log.levels.ecko": "did you mean echo?", "wire.bach": "did you mean batch?"}
+
+
+def test_a_malformed_address_of_the_network_is_a_fault(scale0):
+    scale0.write("broker.toml", '[network]\nfrontend_port = "tcp://:x"\nbackend_port = "tpc://127.0.0.1:5"')
+    done = scale0("config", "check")
+    assert (done.code, scale0("broker", "--name", f"test-{uuid.uuid4().hex[:8]}").code) == (78, 78)
+    assert "network.frontend_port: 'tcp://:x': 'x' is no port" in done.err
+    assert "network.backend_port: 'tpc://127.0.0.1:5': there is no transport 'tpc' (did you mean tcp?)" in done.err
+
+
+def warnings(done):
+    return {warning["why"].partition(": ")[0]: warning for warning in done.json["warnings"]}
+
+
+def test_an_address_that_cannot_be_opened_is_a_warning_with_its_table_and_key(scale0):
+    # 192.0.2.0/24 belongs to nobody (RFC 5737)
+    bad = ["tcp://:x", "tcp://192.0.2.1:5", "tcp://nosuch9:*", "ipc:///no/such/folder/x", "xyz://a"]
+    scale0.write("broker.toml", f"[wire]\ninsecure = true\n[plugin.echo]\nbind = {['tcp://127.0.0.1:*', *bad]}")
+    done = scale0("config", "check", "-o", "json")
+    assert (done.code, done.json["valid"]) == (0, True)
+    found = warnings(done)
+    assert set(found) == {f"plugin.echo.bind[{number}]" for number in range(1, 6)}
+    for number, words in enumerate(
+        ["'x' is no port", "this machine has no 192.0.2.1", "has no nosuch9", "no folder /no/such/folder", "'xyz'"], 1
+    ):
+        assert words in found[f"plugin.echo.bind[{number}]"]["why"]
+    assert {warning["consequence"] for warning in found.values()} == {"the broker runs without it"}
+    assert all(warning["remedy"] for warning in found.values())
+
+
+def test_an_address_that_others_can_reach_is_a_warning_unless_that_is_allowed(scale0):
+    scale0.write(
+        "broker.toml", '[network]\nbind_address = "0.0.0.0"\nfrontend_port = 0\n[plugin.echo]\nbind = ["tcp://*:*"]'
+    )
+    found = warnings(scale0("config", "check", "-o", "json"))
+    assert set(found) == {"network.bind_address", "plugin.echo.bind[0]"}
+    assert all("wire.insecure = true" in warning["remedy"] for warning in found.values())
+    allowed = scale0("config", "check", "--set", "wire.insecure=true", "-o", "json")
+    assert (allowed.code, allowed.json["warnings"]) == (0, [])
+
+
+def test_an_address_that_cannot_be_opened_is_a_fault_where_the_plugin_is_required(scale0):
+    scale0.write("broker.toml", '[broker]\nrequired = ["echo"]\n[plugin.echo]\nbind = ["tcp://:x"]')
+    done = scale0("config", "check")
+    assert (done.code, scale0("broker", "--name", f"test-{uuid.uuid4().hex[:8]}").code) == (78, 78)
+    assert "broker.required: echo cannot be used: plugin.echo.bind[0]: 'tcp://:x': 'x' is no port" in done.err
+    assert "warning" not in done.err
+
+
+def test_nothing_is_said_of_addresses_of_plugins_that_are_not_enabled(scale0):
+    scale0.write("broker.toml", '[broker]\nplugins = []\n[plugin.echo]\nbind = ["tcp://:x"]')
+    assert scale0("config", "check", "-o", "json").json["warnings"] == []
 
 
 def test_show_gives_a_file_that_says_the_same(scale0):

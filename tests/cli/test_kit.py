@@ -146,3 +146,22 @@ def test_a_broker_may_have_any_name(name):
 def test_the_runtime_folder_is_the_brokers(monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert str(kit.runtime_dir("north")) == "/run/user/7/scale0/north"
+
+
+def test_without_a_folder_of_the_session_it_is_in_the_temporary_one(monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/var/elsewhere")  # not tried by writing to it: it need not be there
+    assert str(kit.runtime_dir("north")) == f"/var/elsewhere/scale0-{os.getuid()}/north"
+    monkeypatch.delenv("TMPDIR")
+    assert str(kit.runtime_dir("north")) == f"/tmp/scale0-{os.getuid()}/north"
+
+
+def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
+    with pytest.raises(kit.NotReachedError) as caught:
+        kit.ask(f"ipc://{tmp_path}/nobody", [b"x"], 0.1, remedy="start the plugin")
+    assert (caught.value.problem.why, caught.value.problem.remedy) == (
+        "connecting: there is no such socket",
+        "start the plugin",
+    )
+    with pytest.raises(kit.UsageError, match="nowhere is not an address"), kit.connected("nowhere", 0.1):
+        pass

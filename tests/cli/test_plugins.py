@@ -128,5 +128,20 @@ def test_doctor_tries_the_command_and_the_settings(scale0, plugin_text):
     assert "the plugin has no settings" in whys
 
 
+def test_doctor_names_the_setting_of_a_bad_address_and_the_nearest_name_of_a_level(scale0):
+    scale0.write("broker.toml", '[log.levels]\necco = "debug"\n[plugin.echo]\nbind = ["tcp://127.0.0.1:5x", "here"]')
+    done = scale0("plugins", "doctor", "-o", "json")
+    assert done.code == 1
+    told = {(row["plugin"], row["why"], row["remedy"]) for row in done.json["items"]}
+    port = "it is a number of at most 65535, or * for any free one"
+    example = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path"
+    assert told == {
+        ("ecco", "no plugin of that name is installed", "did you mean echo?"),
+        ("echo", "plugin.echo.bind[0]: 'tcp://127.0.0.1:5x': '5x' is no port", port),
+        ("echo", "plugin.echo.bind[1]: 'here' is not an address", example),
+    }
+    assert "log.levels.ecco" in scale0("plugins", "doctor").out
+
+
 def test_doctor_of_what_is_not_there(scale0):
     assert scale0("plugins", "doctor", "absent").code == 1

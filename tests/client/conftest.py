@@ -39,6 +39,26 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
         time.sleep(0.01)
 
 
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+def echo(*frames: bytes):
+    return frames
+
+
+def count(number: bytes):
+    for value in range(int(number)):
+        yield str(value)
+
+
+def slow(seconds: bytes):
+    time.sleep(float(seconds))
+    return b"after " + seconds
+
+
+# --- both kinds -------------------------------------------------------------------------------------------------------
+
+
 class BlockingClient:
     """An asyncio client whose loop runs on another thread."""
 

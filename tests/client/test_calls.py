@@ -30,9 +30,6 @@ class Outcome:
         self.replies: list[Reply] = []
         self.errors: list[CallError] = []
 
-    def part(self, reply: Reply) -> None:
-        self.parts.append(reply)
-
     def final(self, reply: Reply) -> None:
         self.replies.append(reply)
 
@@ -57,6 +54,8 @@ class Desk:
 
     def open(self, service: str = "echo", *payload: bytes, timeout: float = 10.0, **options) -> Outcome:
         outcome = Outcome()
+        if options.pop("streams", False):
+            options["on_part"] = outcome.parts.append
         self.calls.open(Call(service, payload, outcome, timeout=timeout, **options), self.now)
         return outcome
 

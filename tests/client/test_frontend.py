@@ -37,8 +37,6 @@ class Outcome:
     def __init__(self) -> None:
         self.replies, self.errors = [], []
 
-    def part(self, reply) -> None: ...
-
     def final(self, reply) -> None:
         self.replies.append(reply)
 
@@ -120,7 +118,7 @@ def test_what_the_broker_gives_is_stored():
     assert desk.kept == [Stored(3, ALONE, "abc")]
     desk.frontend.on_unlinked(desk.now)
     ((_, options, _),) = desk.link()
-    assert options["config_version"] == 3
+    assert (options["config_version"], options["config_hash"]) == (3, "abc")
 
 
 def test_an_acknowledged_version_is_not_stored_again():

@@ -153,9 +153,6 @@ def test_a_worker_that_holds_the_gil_is_busy_not_dead(
     assert call_echo(caller, *(f"after-{number}" for number in range(4))) == {holder, free}
 
 
-@pytest.mark.xfail(
-    reason="each heartbeat that waited counts as one more refusal to negotiate: 426 after four at once", strict=False
-)
 def test_a_frozen_worker_keeps_its_task_while_the_configuration_changes(
     scale0_broker: BrokerStarter, crew: Crew, client: ClientMaker
 ) -> None:
@@ -175,7 +172,6 @@ def test_a_frozen_worker_keeps_its_task_while_the_configuration_changes(
     assert len({line["connection"] for line in ice.records() if "connection" in line}) == 1
 
 
-@pytest.mark.xfail(reason="the worker drops a task that comes between FORCENEGOTIATE and CONFIG", strict=False)
 def test_a_task_that_crosses_a_negotiation_is_done() -> None:
     """When the configuration changes, the broker goes on giving tasks: the worker is as ready as it was."""
     tasks: list[Task] = []

@@ -72,10 +72,12 @@ def test_a_broker_on_embedded_defaults_answers_and_ends(installed, tmp_path):
         broker.stderr.close()
 
 
-def test_doctor_finds_the_machine_in_order(installed, tmp_path):
+def test_doctor_finds_the_machine_in_order(installed, wheels, tmp_path):
     report = json.loads(answer_of(installed, "doctor", "-o", "json", cwd=tmp_path).stdout)
     found = {row["what"] if "what" in row else row["name"]: row["found"] for row in report["items"]}
-    assert found["wire"] == "native"
+    core = next(wheel for wheel in wheels if wheel.name.startswith("scale0_core"))
+    is_native = any(name.endswith(".so") for name in zipfile.ZipFile(core).namelist())  # if there was a compiler
+    assert found["wire"].startswith("native" if is_native else "pure")
 
 
 def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_wheel, wheels, tmp_path):
@@ -87,8 +89,9 @@ def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_whe
     answer_of(environment, "doctor", cwd=tmp_path)
 
 
-def test_the_tests_of_every_plugin_pass_against_the_wheels(installed, tmp_path_factory, wheels, tmp_path):
+@pytest.mark.parametrize("source", SOURCES[1:], ids=lambda source: source.name)
+def test_the_tests_of_every_plugin_pass_against_the_wheels(source, wheels, tmp_path):
     environment = Environment(tmp_path / "venv").create(*wheels, "pytest", "hypothesis")
-    for source in SOURCES[1:]:
-        run(environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml",
-            "--rootdir", source, source / "tests", cwd=tmp_path)  # fmt: skip
+    # the slow ones, such as those with many kill -9, are enough once, from the sources
+    run(environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow",
+        "-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests", cwd=tmp_path)  # fmt: skip

@@ -317,7 +317,8 @@ def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc)
         router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50
     )
     loop = make_loop()
-    seat = loop.add(Seat(service)).seat
+    station = loop.add(Seat(service))
+    seat = station.seat
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVHWM, 1)
     client.connect(address)
@@ -325,7 +326,7 @@ def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc)
         client.send(b"more")
     turn_until(loop, lambda: len(service.received) == 20)
     assert seat.counts.undelivered["main", "EAGAIN"] > 0
-    assert seat.counts.sent + seat.counts.undelivered["main", "EAGAIN"] == 1000
+    assert seat.counts.sent + seat.counts.undelivered["main", "EAGAIN"] + len(station.outbox) == 1000
 
 
 def test_deadlines_are_met_and_not_early(make_loop):
@@ -497,6 +498,110 @@ def test_finish_waits_for_jobs_and_sends_what_they_bring(make_loop, context, ipc
     threading.Timer(0.05, gate.set).start()
     assert loop.finish(10) == 0
     assert client.recv() == b"done"
+
+
+def test_a_service_has_its_last_words_when_the_loop_ends(make_loop, context, ipc):
+    class LastWords(Worker):
+        def on_stop(self, now):
+            return [("main", (self.received[0][1][0], b"farewell")), Job("one", self.work, ("x",), self.received[0])]
+
+    address = ipc()
+    service = LastWords(router(address), lambda frames: None)
+    loop = make_loop()
+    loop.add(Seat(service))
+    client = dealer_to(context, address)
+    client.send(b"go")
+    turn_until(loop, lambda: service.results)
+    assert loop.finish(10) == 0
+    assert [client.recv() for _ in range(3)] == [b"done", b"farewell", b"done"]
+
+
+def test_a_peer_that_reads_slowly_gets_all_in_order_and_does_not_hold_up_others(make_loop, context, ipc):
+    address = ipc()
+    many = 2000
+
+    def answer(socket, frames):
+        return [(socket, (frames[0], b"%d" % number)) for number in range(many if frames[1] == b"many" else 1)]
+
+    loop = make_loop()
+    service = Recorder(router(address, high_water=10), answer)
+    station = loop.add(Seat(service))
+    slow, quick = (context.socket(zmq.DEALER) for _ in range(2))
+    for socket in (slow, quick):
+        socket.setsockopt(zmq.RCVHWM, 10)
+        socket.setsockopt(zmq.RCVBUF, 2048)
+        socket.connect(address)
+    slow.send(b"many")
+    turn_until(loop, lambda: len(station.outbox))
+    quick.send(b"one")
+    turn_until(loop, lambda: quick.poll(0))
+    assert quick.recv() == b"0"
+    got = []
+
+    def all_read():
+        while slow.poll(0):
+            got.append(int(slow.recv()))
+        return len(got) == many
+
+    turn_until(loop, all_read)
+    assert got == list(range(many))
+    assert not station.outbox
+    assert not station.seat.counts.undelivered
+    assert station.seat.counts.sent == many + 1
+
+
+def test_a_service_that_asks_learns_when_its_messages_really_leave(make_loop, context, ipc):
+    class Careful(Recorder):
+        """Keeps what waits, and what has left after waiting."""
+
+        def on_delayed(self, socket, frames, now):
+            self.waiting[frames[1]] = None
+
+        def on_sent(self, socket, frames, now):
+            del self.waiting[frames[1]]
+            self.left.append(frames[1])
+
+    address = ipc()
+    many = 500
+    service = Careful(
+        router(address, high_water=10),
+        lambda socket, frames: [(socket, (frames[0], b"%d" % number)) for number in range(many)],
+    )
+    service.waiting, service.left = {}, []
+    loop = make_loop()
+    station = loop.add(Seat(service))
+    slow = context.socket(zmq.DEALER)
+    slow.setsockopt(zmq.RCVHWM, 10)
+    slow.setsockopt(zmq.RCVBUF, 2048)
+    slow.connect(address)
+    slow.send(b"many")
+    turn_until(loop, lambda: len(station.outbox))
+    assert len(service.waiting) == len(station.outbox)
+    delayed = list(service.waiting)
+    got = []
+
+    def all_read():
+        while slow.poll(0):
+            got.append(slow.recv())
+        return len(got) == many
+
+    turn_until(loop, all_read)
+    assert (service.waiting, service.left) == ({}, delayed)
+
+
+def test_what_is_too_much_for_a_slow_peer_is_counted(make_loop, context, ipc):
+    address = ipc()
+    loop = make_loop(limits=LimitSettings(outbox_bytes=5000))
+    body = b"x" * 1000
+    service = Recorder(router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], body))] * 2000)
+    station = loop.add(Seat(service))
+    slow = context.socket(zmq.DEALER)
+    slow.setsockopt(zmq.RCVHWM, 10)
+    slow.connect(address)
+    slow.send(b"many")
+    turn_until(loop, lambda: station.seat.counts.undelivered["main", "EAGAIN"])
+    counts = station.seat.counts
+    assert counts.sent + counts.undelivered["main", "EAGAIN"] + len(station.outbox) == 2000
 
 
 def test_a_service_that_raises_too_often_is_put_out_and_the_others_go_on(make_loop, context, ipc):

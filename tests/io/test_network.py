@@ -182,12 +182,22 @@ def test_the_state_survives(store: FileStore, tmp_path: Path, written: Written, 
 
 
 @pytest.mark.requirement("R64")
-@pytest.mark.parametrize("torn", [None, "", "{", "[]", '{"state": "sleeping"}', '{"state": ["active"]}'])
-def test_without_a_state_on_record_the_configured_one_holds(store: FileStore, tmp_path: Path, torn: str | None):
-    if torn is not None:
-        store.save_state("disabled")
-        (tmp_path / "network" / "state.json").write_text(torn)
+def test_without_a_state_on_record_the_configured_one_holds(store: FileStore):
     assert store.load_state("joining") is BrokerState.JOINING
+
+
+@pytest.mark.requirement("R67")
+@pytest.mark.parametrize(
+    "torn", [b"", b"{", b"[]", b"{}", b"\xff", b'{"state": "sleeping"}', b'{"state": ["active"]}', b"[" * 100_000]
+)
+def test_a_damaged_record_never_enables_a_broker(store: FileStore, tmp_path: Path, torn: bytes, caplog):
+    store.save_state("disabled")
+    (tmp_path / "network" / "state.json").write_bytes(torn)
+    assert store.load_state("active") is BrokerState.DISABLED
+    (record,) = caplog.records
+    assert (record.levelname, "starts disabled" in record.getMessage()) == ("ERROR", True)
+    store.save_state("active")
+    assert store.load_state("disabled") is BrokerState.ACTIVE
 
 
 def test_the_folder_is_its_owners_alone(store: FileStore, tmp_path: Path):

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import os
 import socket as bsd
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 
 import pytest
 import zmq
 
+from scale0_core.config.addresses import ipc_path, is_local
 from scale0_core.config.settings import WireSettings
 from scale0_core.errors import AddressError
-from scale0_core.io.sockets import ipc_path, is_local, open_socket
+from scale0_core.io.sockets import open_socket
 from scale0_core.service import Endpoint, SocketKind
 
 WIRE = WireSettings(linger_ms=0)
@@ -108,8 +113,10 @@ def test_a_file_that_is_no_socket_is_never_removed(context, folder):
     ("address", "hint"),
     [
         ("tcp://127.0.0.1:99999", "65535"),
-        ("tcp://127.0.0.1", "looks like"),
-        ("tcp://localhost:http", "looks like"),
+        ("tcp://127.0.0.1", "any free one"),
+        ("tcp://localhost:http", "number"),
+        ("tcp://127.0.0.1:5x", "number"),
+        ("tpc://127.0.0.1:5555", "did you mean tcp"),
         ("ipc:///no/such/folder/x", "make the folder"),
         (f"ipc:///tmp/{'x' * 200}", "shorter"),
     ],
@@ -144,3 +151,31 @@ def test_the_file_of_another_program_is_left_alone(context, folder):
     assert opened.addresses == (f"ipc://{folder}/other",)
     opened.close()
     assert (folder / "other").is_socket()
+
+
+CONNECT_AS = """
+import os, sys, zmq
+os.setuid(int(sys.argv[2]))
+with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+    socket.linger = 0
+    socket.connect(sys.argv[1])
+    socket.send(b"hello")
+    print("answered" if socket.poll(int(sys.argv[3])) else "refused")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize(
+    ("other_users", "user", "outcome"), [(False, 65534, "refused"), (True, 65534, "answered"), (False, 0, "answered")]
+)
+def test_an_abstract_address_is_for_its_owner_unless_others_are_let_in(context, other_users, user, outcome):
+    address = f"ipc://@/scale0-test/{uuid.uuid4().hex}"
+    wire = WireSettings(linger_ms=0, other_users=other_users)
+    opened = open_socket(context, Endpoint(kind="REP", bind=address), wire)
+    patience = "800" if outcome == "refused" else "10000"
+    command = [sys.executable, "-c", CONNECT_AS, address, str(user), patience]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/") as client:
+        if opened.socket.poll(int(patience)):
+            opened.socket.send(opened.socket.recv())
+        told, _ = client.communicate(timeout=20)
+    assert told.strip() == outcome

@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import sysconfig
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,40 @@ def test_a_peer_that_is_not_there_is_unreachable_and_the_others_get_theirs(wire,
     assert [dealer.recv(), dealer.recv()] == [b"1", b"2"]
 
 
+def test_no_message_overtakes_one_that_failed(wire, context):
+    """The reader makes room in the middle of a batch: what follows a failure is not sent all the same."""
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.SNDHWM, 5)
+    dealer.setsockopt(zmq.ROUTING_ID, b"d")
+    dealer.setsockopt(zmq.RCVHWM, 5)
+    router.bind("inproc://order")
+    dealer.connect("inproc://order")
+    dealer.send(b"hello")
+    wait_readable(router)
+    router.recv_multipart()
+    got: list[int] = []
+
+    def read() -> None:
+        while (number := int(dealer.recv())) >= 0:
+            got.append(number)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    port, sent = wire.port(router, None), 0
+    for _ in range(200):
+        batch = [("s", (b"d", b"%d" % number)) for number in range(sent, sent + 50)]
+        failures = wire.send({"s": port}, [*batch, ("s", (b"gone", b"x"))])
+        assert failures[-1] == (50, "EHOSTUNREACH")
+        first = failures[0][0]
+        assert failures[:-1] == [(index, "EAGAIN") for index in range(first, 50)]
+        sent += first
+    while wire.send({"s": port}, [("s", (b"d", b"-1"))]):
+        time.sleep(0.001)
+    reader.join(LONG_MS / 1000)
+    assert got == list(range(sent))
+
+
 def test_a_full_queue_is_eagain_and_never_waits(wire, context):
     push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     push.setsockopt(zmq.SNDHWM, 1)
@@ -225,6 +261,45 @@ def test_the_poller_names_what_is_ready(wire, pair):
     assert list(poller.wait(LONG_MS)) == [None]
     os.close(reader)
     os.close(writer)
+
+
+STEPS = st.tuples(st.sampled_from(["arrives", "sent", "drained", "asked", "time passes"]), st.integers(1, 5))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(steps=st.lists(STEPS, max_size=30))
+def test_the_poller_knows_of_every_message_whatever_was_done_before(wire, pair, steps):
+    """A socket's descriptor tells of news once, to whoever asks first; a send may swallow it."""
+    router, dealer = pair
+    port, reader = wire.port(router, None), os.pipe()
+    poller = wire.poller((port,), reader[0])
+    waiting = 0
+    for step, count in steps:
+        if step == "arrives":
+            for _ in range(count):
+                dealer.send(b"x")
+            waiting += count
+        elif step == "sent":
+            assert wire.send({"s": port}, [("s", (b"d", b"y"))] * count) == []
+        elif step == "drained":
+            assert len(port.drain(count)) == min(count, waiting)
+            waiting -= min(count, waiting)
+        elif step == "time passes":
+            time.sleep(0.0015)  # libzmq lets a send look for news once in a millisecond
+        elif waiting:
+            assert list(poller.wait(LONG_MS)) == [port]
+        elif poller.wait(0):  # it may be mistaken, but finds out
+            assert port.drain(1) == []
+            assert list(poller.wait(0)) == []
+    while waiting:
+        assert list(poller.wait(LONG_MS)) == [port]
+        waiting -= len(port.drain(3))
+    port.drain(1)
+    assert list(poller.wait(0)) == []
+    while dealer.poll(0):
+        dealer.recv()
+    for fd in reader:
+        os.close(fd)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)

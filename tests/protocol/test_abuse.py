@@ -121,6 +121,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower all bounds, so that a few hundred messages reach them."""
     monkeypatch.setattr(dispatch, "MOST_FRONTENDS", 50)
     monkeypatch.setattr(dispatch, "MOST_SERVICES_KNOWN", 300)
+    monkeypatch.setattr(dispatch, "MOST_SECOND_TRIES", 50)
     monkeypatch.setattr(offenders, "MOST_REMEMBERED", 50)
     monkeypatch.setattr(management, "MOST_REMEMBERED", 50)
     monkeypatch.setattr(registry, "CHANGES_KEPT", 50)
@@ -176,13 +177,22 @@ def commands(script, number: int) -> None:
     script.say("frontend", f"{number}", f"COMMAND{number}")
 
 
+def frontends(script, number: int) -> None:
+    script.say("frontend", f"{number}", "CHECKCONFIG", identity=f"client-{number}")
+
+
+def deaf_clients(script, number: int) -> None:
+    script.refuse("frontend", f"{number}", "EAGAIN")
+    script.task(f"{number}", f"service-{number}", f"{number}")
+
+
 def pings(script, number: int) -> None:
     script.say("frontend", f"{number}", "PING", f"{number}")
 
 
 ATTACKS = [
     junk, unknown_services, open_tasks, one_client_many_tasks, identities, workers, services, metadata, claims,
-    replies, user_names, commands, pings,
+    replies, user_names, commands, frontends, deaf_clients, pings,
 ]  # fmt: skip
 
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from scale0_core.broker import dispatch, negotiation
 from scale0_core.broker.service import NetworkSockets
-from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig, NetworkConfig
+from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig, NetworkConfig, User
 from scale0_core.errors import FormatError
 
 B1 = GroupBroker("b1", frontend="tcp://b1:1", backend="tcp://b1:2")
@@ -19,6 +20,10 @@ GROUPS = {
     "fallback_groups": ("g3", "g2"),
     "group_config": (GroupConfig("g1", (B1, B2)), GroupConfig("g2", (B3,)), GroupConfig("g3", (B4,))),
 }
+
+
+def unwritable(config: ClientConfig) -> bytes:
+    raise FormatError("identity holds the end of a line")
 
 
 # CHECKCONFIG
@@ -76,19 +81,112 @@ def test_a_type_that_is_not_installed_is_415_with_those_that_are(talk):
 
 
 def test_an_identity_that_a_format_cannot_write_is_an_error_and_no_more(talk):
-    def refuse(config: ClientConfig) -> bytes:
-        raise FormatError("identity holds the end of a line")
-
-    script = talk(writers={"ZFL": refuse})
+    script = talk(writers={"ZFL": unwritable})
     answer = script.check("one\ntwo", config_type="ZFL")
     assert (answer.command, answer.code) == ("ERROR", 500)
     assert "the end of a line" in answer.options["message"]
 
 
 @pytest.mark.requirement("R12")
-def test_a_broker_without_the_config_service_says_503(talk):
-    answer = talk(config_service=False).check("one")
+@pytest.mark.parametrize("options", [{}, {"config_version": 7}, {"config_type": "ZFL"}])
+def test_a_broker_without_the_config_service_says_503_to_frontends(talk, options):
+    answer = talk(config_service=False).check("one", "frontend", **options)
     assert (answer.command, answer.code) == ("ERROR", 503)
+
+
+@pytest.mark.requirement("R12")
+@pytest.mark.parametrize("socket", ["frontend", "backend"])
+def test_a_broker_without_the_config_service_acknowledges_the_version_it_has(talk, socket: str):
+    answer = talk(config_service=False).check("one", socket, config_version=1)
+    assert (answer.command, answer.options) == ("CONFIGACK", {"config_version": 1})
+
+
+@pytest.mark.requirement("R12")
+@pytest.mark.parametrize("options", [{}, {"config_version": 7}, {"config_type": "ZFL"}])
+def test_a_broker_without_the_config_service_has_workers_and_gives_them_tasks(talk, options):
+    script = talk(config_service=False)
+    answer = script.check("w", **options)
+    assert (answer.command, answer.options, answer.body) == ("CONFIGACK", {"config_version": 1}, ())
+    assert script.ready("w", "echo", config_version=1)[0].command == "READYOK"
+    assert script.beat("w", config_version=1)[0].command == "HEARTBEAT"
+    assert script.reply("w", script.given("c", "echo"))[0].to == "c"
+
+
+@pytest.mark.requirement("R13")
+def test_a_broker_alone_offers_the_config_service_in_all_types_unless_it_is_told_not_to(talk):
+    assert NetworkConfig().config_service
+    script = talk()
+    for socket in ("frontend", "backend"):
+        for kind in ("JSON", "XML"):
+            answer = script.check(f"{socket}-{kind}", socket, config_type=kind)
+            assert (answer.command, answer.options["config_type"], len(answer.body)) == ("CONFIG", kind, 1)
+    config = json.loads(script.check("one", "frontend").body[0])
+    assert (config["prefered_broker"], config["identity"]) == ("b1", "one")
+    script.store.following = NetworkConfig(identity="b1", config_service=False)
+    script.ask("reload_config")
+    assert script.check("one", "frontend").code == 503
+
+
+def test_open_addresses_that_changed_are_given_again_to_who_sends_the_hash(talk):
+    script = talk()
+    script.broker.set_addresses({"frontend": ("tcp://here:1",), "backend": ("tcp://here:2",), "config": ()})
+    first = script.check("one").options["config_hash"]
+    assert script.check("one", config_version=1, config_hash=first).command == "CONFIGACK"
+    after = talk()
+    after.broker.set_addresses({"frontend": ("tcp://here:1",), "backend": ("tcp://here:77",), "config": ()})
+    answer = after.check("one", config_version=1, config_hash=first)
+    assert (answer.command, answer.options["config_version"]) == ("CONFIG", 1)
+    assert json.loads(answer.body[0])["group_config"][0]["brokers"][0]["backend"] == "tcp://here:77"
+    assert after.check("one", config_version=1, config_hash=answer.options["config_hash"]).command == "CONFIGACK"
+    assert after.check("one", config_version=1).command == "CONFIGACK"  # who sends none goes by the version
+
+
+@pytest.mark.parametrize("value", [5, ["x"], "x" * 2000])
+def test_a_hash_is_a_text(talk, value: object):
+    assert talk().check("one", config_version=1, config_hash=value).code == 400
+
+
+@pytest.mark.requirement("R23")
+def test_the_identity_of_a_frontend_is_known_from_checkconfig_on(talk):
+    script = talk()
+    script.check("c", "frontend", identity="anna")
+    (row,) = script.ask("list_clients").result
+    assert (row["identity"], row["role"], row["tasks"]) == ("anna", "frontend", 0)
+    script.sleep(50)
+    script.task("c", "nothing")
+    script.sleep(50)
+    (row,) = script.ask("list_clients").result
+    assert (row["identity"], row["tasks"]) == ("anna", 1)
+    script.sleep(130)
+    assert script.ask("list_clients").result == []
+
+
+def test_a_worker_that_asks_at_the_frontend_first_is_listed_once(talk):
+    script = talk()
+    script.check("x", "frontend", identity="w", services=["echo"])
+    script.join("w", "echo")
+    assert [(row["identity"], row["role"]) for row in script.ask("list_clients").result] == [("w", "backend")]
+
+
+def test_frontends_that_only_ask_are_bounded_and_all_get_their_configuration(talk, monkeypatch):
+    monkeypatch.setattr(dispatch, "MOST_FRONTENDS", 10)
+    script = talk()
+    for number in range(100):
+        assert script.check(f"c{number}", "frontend").command == "CONFIG"
+        assert len(script.broker.dispatcher.frontends) <= 10
+
+
+def test_workers_beyond_the_bound_are_turned_away_and_counted(talk, monkeypatch):
+    monkeypatch.setattr(negotiation, "MOST_WORKERS", 2)
+    script = talk()
+    script.join("w1", "echo")
+    script.join("w2", "echo")
+    answer = script.check("w3")
+    assert (answer.command, answer.code) == ("ERROR", 503)
+    assert script.check("w2").command == "CONFIG"  # who is there stays
+    assert script.ask("state").result["counts"]["crowded"] == 1
+    script.say("backend", "w1", "DISCONNECT")
+    assert script.check("w3").command == "CONFIG"
 
 
 @pytest.mark.requirement("R57")
@@ -211,14 +309,55 @@ def test_a_new_configuration_gets_a_new_version_and_is_published(talk):
     script.store.following = NetworkConfig(identity="b1", group="g1", default_heartbeat_interval=5000)
     answer = script.ask("reload_config")
     assert (answer.code, answer.result) == (200, {"config_version": 2, "changed": True})
-    ((topic, header, command, options),) = published(script)
+    ((topic, header, command, options, text),) = published(script)
     assert (topic, header, command) == (b"CONFIG/g1/", b"S0P01", b"CONFIG")
     assert json.loads(options) == {
-        "config_version": 2, "config_hash": "hash-2", "origin": "b1", "time": pytest.approx(script.wall)
+        "config_version": 2, "config_hash": "hash-2", "config_type": "JSON", "origin": "b1",
+        "time": pytest.approx(script.wall),
     }  # fmt: skip
+    assert json.loads(text)["default_heartbeat_interval"] == 5000
     config = script.check("one")
     assert config.options["config_version"] == 2
     assert json.loads(config.body[0])["default_heartbeat_interval"] == 5000
+
+
+@pytest.mark.requirement("R60")
+def test_what_is_published_is_what_every_client_may_know_and_no_more(talk):
+    script = talk(**GROUPS)
+    script.broker.set_addresses({"frontend": ("tcp://open:1",), "backend": (), "config": ("tcp://open:3",)})
+    users = (User("ada", "scrypt-hash", "admin"),)
+    script.store.following = NetworkConfig(identity="b1", **GROUPS, users=users, backend_port=6002)
+    script.ask("reload_config")
+    ((*_, text),) = published(script)
+    given = json.loads(script.check("one", services=["echo"]).body[0])
+    assert json.loads(text) == {**given, "identity": "", "services": []}
+    assert b"scrypt-hash" not in text
+
+
+@pytest.mark.requirement("R60")
+@pytest.mark.parametrize(
+    ("writers", "kind", "texts"),
+    [
+        ({"ZFL": lambda config: b"zfl", "XML": lambda config: b"<client/>"}, "XML", [b"<client/>"]),
+        ({"ZFL": unwritable}, None, []),
+        ({}, None, []),
+    ],
+)
+def test_publications_come_in_a_type_that_is_installed_or_without_a_text(talk, writers, kind, texts):
+    script = talk(writers=writers)
+    script.store.following = NetworkConfig(identity="b1")
+    script.ask("reload_config")
+    ((_, _, _, options, *found),) = published(script)
+    assert (json.loads(options).get("config_type"), found) == (kind, texts)
+
+
+@pytest.mark.requirement("R12")
+@pytest.mark.requirement("R60")
+def test_a_broker_without_the_config_service_publishes_nothing(talk):
+    script = talk(config_service=False)
+    script.store.following = NetworkConfig(identity="b1", config_service=False, liveness=9)
+    assert script.ask("reload_config").result == {"config_version": 2, "changed": True}
+    assert published(script) == []
 
 
 def test_a_configuration_that_is_the_same_stays_the_same_version(talk):

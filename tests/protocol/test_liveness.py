@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scale0_core.broker.service import BrokerService
+
 GRAIN = 0.05
 
 
@@ -28,7 +30,7 @@ def test_ready_is_accepted_with_the_grant_the_time_and_the_version(talk):
 def test_ready_before_checkconfig_is_told_to_negotiate(talk):
     script = talk()
     (told,) = script.ready("w", "echo")
-    assert (told.command, told.code) == ("FORCENEGOTIATE", 426)
+    assert (told.command, told.code) == ("FORCENEGOTIATE", None)
     assert told.options["reason"]
     assert script.task("c", "echo")[0].code == 404
 
@@ -97,7 +99,8 @@ def test_a_heartbeat_is_answered_with_the_brokers_time_and_the_senders(talk):
 @pytest.mark.requirement("R55")
 def test_a_heartbeat_from_nobody_is_told_to_negotiate(talk):
     (told,) = talk().beat("w")
-    assert (told.command, told.code) == ("FORCENEGOTIATE", 426)
+    assert (told.command, told.code) == ("FORCENEGOTIATE", None)
+    assert told.options["reason"]
 
 
 @pytest.mark.requirement("R14")
@@ -123,6 +126,65 @@ def test_any_message_is_a_sign_of_life(talk):
         script.say("backend", "w", command, services=["echo"], window=5)
     script.sleep(6)
     assert script.state_of("w") == "ready"
+
+
+@pytest.mark.requirement("R44")
+@pytest.mark.parametrize("state", ["ready", "busy", "unresponsive", "checked", "claimed", "unknown"])
+@pytest.mark.parametrize(
+    "options",
+    ['{"time":%.6f,"config_version":1}', '{"time": %.1f, "config_version": 1}', '{"time":%d,"config_version":1}',
+     '{"time":%.6f,"config_version":2}', '{"time":%.6f1e9,"config_version":1}', '{"time":%.6f,"config_version":01}',
+     '{"time":0%.6f,"config_version":1}'],
+)  # fmt: skip
+@pytest.mark.parametrize("off", [0, 29.9, -31])
+def test_the_short_way_of_heartbeats_says_the_same_as_the_long_one(talk, monkeypatch, state, options, off):
+    """A heartbeat as clients write it is answered without a reader of JSON."""
+
+    def played() -> list[object]:
+        script = talk()
+        if state != "unknown":
+            script.check("w")
+        if state not in ("unknown", "checked"):
+            script.ready("w", "echo", retry=True)
+        if state == "busy":
+            script.given("c", "echo")
+        if state == "unresponsive":
+            script.sleep(8)
+        if state == "claimed":
+            claim(script)
+        script.heard()
+        script.feed("backend", "w", "S0W01", "HEARTBEAT", options % (script.wall + off))
+        told = [(message.to, message.command, approximately(message.options)) for message in script.heard()]
+        return [told, script.broker.counts, approximately(script.ask("list_clients").result)]
+
+    short = played()
+    monkeypatch.setattr(BrokerService, "_quick_heartbeat", lambda *_: None)
+    assert short == played()
+
+
+def approximately(value: object) -> object:
+    """Leave out what is beyond a microsecond."""
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, dict):
+        return {key: approximately(entry) for key, entry in value.items()}
+    return [approximately(entry) for entry in value] if isinstance(value, list) else value
+
+
+def test_ordinary_heartbeats_take_the_short_way(talk, monkeypatch):
+    script = talk()
+    script.join("w", "echo")
+    monkeypatch.setattr(script.broker, "_receive_any", None)  # the long way
+    beat = script.beat("w", time=script.wall, config_version=1)[0]
+    assert beat.options["reply_to"] == pytest.approx(script.wall)
+
+
+def test_a_silenced_worker_gets_no_answer_to_its_heartbeats(talk):
+    script = talk(error_client_threshold=1)
+    script.join("w", "echo")
+    script.broker.offenders.note(("backend", b"w"), "something", script.now)
+    assert script.beat("w", time=script.wall, config_version=1) == []
+    assert script.broker.counts["ignored"] == 1
 
 
 # silence
@@ -203,6 +265,33 @@ def test_a_worker_that_never_says_ready_is_forgotten(talk):
 
 @pytest.mark.requirement("R39")
 @pytest.mark.requirement("R40")
+@pytest.mark.parametrize(("says", "state"), [({}, "unresponsive"), ({"heartbeat": True}, "unresponsive"),
+                                             ({"heartbeat": False}, "ready")])  # fmt: skip
+def test_heartbeats_are_expected_of_all_who_do_not_say_otherwise(talk, says, state: str):
+    """A broker cannot make anybody beat; what it can do is take it for granted, and answer every one."""
+    script = talk()
+    (accepted,) = script.join("w", "echo", **says)
+    assert accepted.options["hbeatinterval"] == 2500
+    assert script.beating(30, "w", every=2.5) == []
+    assert script.state_of("w") == "ready"
+    script.sleep(8)
+    assert script.state_of("w") == state
+
+
+@pytest.mark.requirement("R40")
+def test_who_beats_gets_another_in_its_place_and_who_does_not_holds_the_task(talk):
+    script = talk()
+    script.join("mute", "echo", heartbeat=False)
+    script.join("beats", "echo")
+    held = script.given("c", "echo", "1", retry=True, timeout=60_000)
+    shared = script.given("c", "echo", "2", retry=True, timeout=60_000)
+    assert (held.to, shared.to) == ("mute", "beats")
+    script.join("third", "echo", window=9)
+    tasks = [message for message in script.beating(10, "third") if message.command == "TASK"]
+    assert [(task.to, task.number) for task in tasks] == [("third", shared.number)]
+
+
+@pytest.mark.requirement("R39")
 def test_a_worker_without_heartbeats_stays_in_the_queue(talk):
     script = talk()
     script.join("w", "echo", heartbeat=False)
@@ -301,7 +390,7 @@ def test_a_clock_that_is_way_off_shows_in_a_reply_too_which_is_still_passed_on(t
         ("c", "TASKREPLY", None), ("w", "DISCONNECTERROR", 412), ("c", "ERROR", 504),
     ]  # fmt: skip
     script.sleep(31)
-    assert [message.code for message in script.heard()] == [504]
+    assert [message.code for message in script.heard()] == [503]
 
 
 @pytest.mark.parametrize("off", [29.9, -29.9])
@@ -335,11 +424,28 @@ def test_after_the_disconnection_a_client_begins_with_checkconfig(talk):
 def test_an_outdated_configuration_is_told_three_times_then_the_client_is_disconnected(talk):
     script = talk()
     script.join("w", "echo", config_version=1)
-    told = [script.beat("w", config_version=7)[0] for _ in range(4)]
+    told = []
+    for _ in range(4):
+        told += script.beat("w", config_version=7)
+        script.sleep(2.5)
     assert [(message.command, message.code) for message in told] == [("FORCENEGOTIATE", 426)] * 3 + [
         ("DISCONNECTERROR", 426)
     ]
     assert script.state_of("w") is None
+
+
+@pytest.mark.requirement("R47")
+def test_heartbeats_that_waited_in_a_frozen_worker_count_as_one(talk):
+    script = talk()
+    script.join("w", "echo", config_version=1)
+    task = script.given("c", "echo", timeout=60_000)
+    for _ in range(3):
+        told = [script.beat("w", config_version=7)[0] for _ in range(10)]
+        assert [(message.command, message.code) for message in told] == [("FORCENEGOTIATE", 426)] * 10
+        script.sleep(2.5)
+    script.check("w", config_version=7)
+    assert script.reply("w", task)[0].command == "TASKREPLY"
+    assert script.broker.offenders.listing(script.now) == []
 
 
 @pytest.mark.requirement("R43")
@@ -354,7 +460,9 @@ def test_a_negotiation_in_between_starts_the_count_anew(talk):
     script = talk()
     script.join("w", "echo")
     for _ in range(5):
-        assert [script.beat("w", config_version=7)[0].command for _ in range(3)] == ["FORCENEGOTIATE"] * 3
+        for _ in range(3):
+            assert script.beat("w", config_version=7)[0].command == "FORCENEGOTIATE"
+            script.sleep(2.5)
         script.check("w")
 
 

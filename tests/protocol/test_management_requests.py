@@ -272,6 +272,18 @@ def test_a_joining_broker_answers_503_and_management_until_it_has_its_configurat
     assert script.check("w").command == "CONFIG"
 
 
+@pytest.mark.requirement("R64")
+@pytest.mark.parametrize("req", [False, True])
+def test_a_joining_broker_says_which_task_it_refuses(talk, req: bool):
+    script = talk(state=BrokerState.JOINING)
+    (error,) = script.task("c", "echo", "7", req=req)
+    assert (error.command, error.code, error.delimited, error.body) == ("ERROR", 503, req, (b"echo", b"7"))
+    assert error.options["id"] == "7"
+    script.feed("frontend", "c", "S0C01", "TASK", "", "echo")
+    script.feed("frontend", "c", "S0C01", "TASK", "", "echo", "i" * 9000, "x")
+    assert [(message.code, message.body) for message in script.heard()] == [(503, ())] * 2
+
+
 @pytest.mark.requirement("R65")
 def test_a_joining_broker_whose_configuration_is_as_it_was_becomes_active_too(talk):
     script = talk(state=BrokerState.JOINING)
@@ -339,6 +351,47 @@ def test_open_tasks_may_end_for_a_while(talk):
     assert script.reply("w", second) == []
     script.sleep(200)
     assert script.heard() == []
+
+
+@pytest.mark.requirement("R67")
+def test_what_a_disabled_broker_keeps_to_itself_is_counted(talk):
+    script = talk()
+    script.join("w", "echo", window=2)
+    script.given("c", "echo", "1", timeout=60_000)
+    script.given("c", "echo", "2", timeout=90_000)
+    script.ask("disable")
+    script.sleep(61)
+    counts = script.ask("enable").result and script.broker.counts
+    assert counts["unsent while disabled ERROR"] == 1
+    assert counts["unsent while disabled HEARTBEAT"] > 0
+
+
+@pytest.mark.requirement("R67")
+def test_a_disabled_broker_keeps_to_itself_what_becomes_of_tasks_whose_worker_is_gone(talk):
+    script = talk()
+    script.join("w", "echo")
+    script.given("c", "echo", timeout=60_000)
+    script.ask("disable")
+    script.sleep(11)
+    script.heard()
+    list(script.broker.on_undelivered("backend", (b"w", b"S0W01", b"HEARTBEAT", b""), "EHOSTUNREACH", script.now))
+    script.sleep(60)
+    assert script.heard() == []
+    assert script.broker.counts["unsent while disabled ERROR"] == 1
+
+
+def test_a_disabled_broker_puts_no_task_into_hands_that_never_get_it(talk):
+    script = talk()
+    script.join("frozen", "echo", window=1, hbeatinterval=5000)
+    task = script.given("c", "echo", "1", retry=True, timeout=90_000)
+    script.join("idle", "echo", window=1, heartbeat=False)
+    script.ask("disable")
+    script.sleep(20)
+    script.heard()
+    script.ask("enable")
+    assert script.given("c", "echo", "2").to == "idle"
+    script.beat("frozen")
+    assert script.reply("frozen", task)[0].number == "1"
 
 
 def test_deadlines_that_pass_soon_after_disabling_are_told(talk):

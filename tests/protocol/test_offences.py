@@ -52,7 +52,7 @@ def test_repeated_failures_to_negotiate_are_offences(talk, options):
     for _ in range(2):
         script.join("w", "echo")
         while script.beat("w", **options)[0].command != "DISCONNECTERROR":
-            pass
+            script.sleep(2.5)
     script.say("backend", "w", "CHECKCONFIG", identity="w")
     assert script.heard() == []
 

@@ -1,10 +1,8 @@
-"""PING, TASK, TASKREPLY: the least recently used worker, queues, deadlines, streams, workers that die, REQ sockets."""
+"""PING, TASK, TASKREPLY: the least recently used worker, queues, deadlines, streams, REQ sockets."""
 
 from __future__ import annotations
 
 import pytest
-
-from scale0_core.testing import Script
 
 GRAIN = 0.05
 
@@ -297,6 +295,21 @@ def test_a_task_waits_for_a_busy_worker_until_its_deadline(talk):
     assert script.broker.dispatcher.services[b"echo"].waiting() == 0
 
 
+def test_what_waits_when_the_last_worker_leaves_waits_for_the_next_one(talk):
+    """No backend: queued up to a limit and a time, then 503 (3.9 of the protocol)."""
+    script = talk()
+    script.join("w", "echo")
+    script.given("c", "echo", "1")
+    assert script.task("c", "echo", "2", timeout=5000) == script.task("c", "echo", "3", timeout=2000) == []
+    script.say("backend", "w", "DISCONNECT")
+    assert [(message.number, message.code) for message in script.heard()] == [("1", 504)]
+    script.sleep(2 + 2 * GRAIN)
+    assert [(message.number, message.code) for message in script.heard()] == [("3", 503)]
+    accepted, task = script.join("again", "echo")
+    assert (accepted.command, task.command) == ("READYOK", "TASK")
+    assert script.reply("again", task)[0].number == "2"
+
+
 def test_the_queue_of_a_service_is_bounded_and_expired_tasks_leave_it(talk):
     script = talk(queue_limit=2)
     script.join("w", "echo")
@@ -424,183 +437,3 @@ def test_a_worker_that_comes_back_on_another_connection_with_old_replies_is_no_o
     for task in tasks:
         assert script.reply("again", task) == []
     assert script.state_of("again") == "ready"
-
-
-# workers that die
-
-
-@pytest.mark.requirement("R5")
-def test_a_task_that_may_be_repeated_goes_to_another_worker(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.join("w2", "echo")
-    task = script.given("c", "echo", "1", b"payload", retry=True)
-    script.say("backend", "w1", "DISCONNECT")
-    again = script.one()
-    assert (task.to, again.to, again.command, again.body[2]) == ("w1", "w2", "TASK", b"payload")
-    assert script.reply("w2", again)[0].to == "c"
-    assert script.broker.dispatcher.counts.redispatched == 1
-
-
-def test_a_task_that_may_be_repeated_waits_at_the_head_of_the_queue(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.join("w2", "echo")
-    script.given("c", "echo", "1", retry=True)
-    other = script.given("c", "echo", "2")
-    assert script.task("c", "echo", "3") == []
-    script.say("backend", "w1", "DISCONNECT")
-    assert script.heard() == []
-    script.reply("w2", other)
-    _, task = script.ready("w2", "echo")
-    script.reply("w2", task, b"first")
-    assert script.ready("w2", "echo")[1].command == "TASK"
-    assert script.broker.dispatcher.services[b"echo"].waiting() == 0
-
-
-def test_a_task_that_may_be_repeated_ends_in_503_when_nobody_is_left(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.given("c", "echo", "1", retry=True)
-    script.say("backend", "w1", "DISCONNECT")
-    assert script.one().code == 503
-
-
-def test_a_task_that_may_not_be_repeated_ends_in_504_at_once(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.join("w2", "echo")
-    script.given("c", "echo", "1")
-    script.say("backend", "w1", "DISCONNECT")
-    error = script.one()
-    assert (error.command, error.code, error.number) == ("ERROR", 504, "1")
-
-
-@pytest.mark.parametrize("reason", ["EHOSTUNREACH", "EAGAIN"])
-def test_a_task_that_never_left_the_broker_goes_to_another_whatever_it_is(talk, reason: str):
-    script = talk()
-    script.join("w1", "echo")
-    script.join("w2", "echo")
-    script.refuse("backend", "w1", reason)
-    assert script.given("c", "echo").to == "w2"
-
-
-def test_a_task_that_never_left_the_broker_waits_when_the_others_are_busy(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.join("w2", "echo")
-    script.refuse("backend", "w2")
-    first = script.given("c", "echo", "1")
-    assert script.task("c", "echo", "2") == []
-    script.reply("w1", first)
-    assert script.ready("w1", "echo")[1].command == "TASK"
-
-
-def test_a_task_that_cannot_be_sent_to_anybody_ends_in_503(talk):
-    script = talk()
-    script.join("w1", "echo")
-    script.refuse("backend", "w1")
-    assert script.task("c", "echo")[0].code == 503
-
-
-def test_the_other_tasks_of_a_worker_that_is_gone_end_too(talk):
-    script = talk()
-    script.join("w", "echo", window=3)
-    script.given("c", "echo", "1")
-    script.given("c", "echo", "2", retry=True)
-    script.refuse("backend", "w")
-    told = script.task("c", "echo", "3")
-    assert sorted((message.number, message.code) for message in told) == [("1", 504), ("2", 503), ("3", 503)]
-
-
-def test_what_a_client_that_is_gone_had_waiting_is_let_go(talk):
-    script = talk()
-    script.join("w", "echo")
-    task = script.given("c", "echo", "1")
-    assert script.task("c", "echo", "2") == []
-    script.refuse("frontend", "c")
-    script.reply("w", task)
-    assert script.ready("w", "echo")[0].command == "READYOK"
-    assert (script.heard(), script.broker.dispatcher.counts.abandoned) == ([], 1)
-    assert script.broker.dispatcher.tasks == {}
-
-
-# lock-step workers
-
-
-def test_a_req_worker_is_answered_by_the_task(talk):
-    script = talk()
-    assert script.join("w", "echo", req=True) == []
-    script.sleep(1)
-    (task,) = script.task("c", "echo")
-    assert (task.command, task.to, task.delimited) == ("TASK", "w", True)
-    script.sleep(10)
-    assert "READYOK" not in {message.command for message in script.heard()}
-
-
-def test_a_req_worker_is_answered_by_readyok_when_an_interval_has_passed(talk):
-    script = talk()
-    assert script.join("w", "echo", req=True) == []
-    script.sleep(2.49)
-    assert script.heard() == []
-    script.sleep(0.01 + 2 * GRAIN)
-    accepted = script.one()
-    assert (accepted.command, accepted.delimited, accepted.options["hbeatinterval"]) == ("READYOK", True, 2500)
-    assert script.task("c", "echo") == []  # it could not take it before it speaks again
-    (task,) = script.ready("w", "echo", req=True)
-    assert (task.command, task.delimited) == ("TASK", True)
-
-
-def test_a_req_worker_takes_what_waits_as_the_answer(talk):
-    script = talk()
-    script.join("w", "echo", req=True)
-    first = script.given("c", "echo", "1")
-    assert script.task("c", "echo", "2") == []
-    script.reply("w", first, req=True)
-    (second,) = script.ready("w", "echo", req=True)
-    assert (second.command, second.delimited) == ("TASK", True)
-    assert script.reply("w", second, req=True)[0].command == "TASKREPLY"
-
-
-def test_the_task_of_a_req_worker_that_is_gone_goes_to_another(talk):
-    script = talk()
-    script.join("w1", "echo", req=True)
-    script.join("w2", "echo", req=True)
-    script.refuse("backend", "w1")
-    (task,) = script.task("c", "echo")
-    assert (task.to, task.delimited) == ("w2", True)
-
-
-# memory
-
-
-def test_frontends_are_forgotten_after_a_while(talk):
-    script = talk()
-    script.join("w", "echo", window=9, heartbeat=False)
-    task = script.given("c", "echo", "1", timeout=200_000)
-    script.task("d", "nothing")
-    script.sleep(100)
-    assert [key[1] for key in script.broker.dispatcher.frontends] == [b"c"]
-    script.reply("w", task)
-    script.sleep(130)
-    assert script.broker.dispatcher.frontends == {}
-
-
-def test_the_short_way_and_the_long_way_say_the_same(talk):
-    """A delimiter makes the broker read the whole message; without one it looks at the frames alone."""
-
-    def played(req: bool) -> list[object]:
-        script: Script = talk()
-        script.join("w", "echo", window=2)
-        heard = [script.task("c", "nothing", req=req), script.task("c", "echo", "1", req=req, timeout=500)]
-        first = heard[1][0]
-        heard += [script.reply("w", first, req=req), script.reply("w", first, req=req)]
-        heard += [script.task("c", "echo", "2", req=req, timeout="x"), script.task("c", "echo", "3", req=req)]
-        heard += [script.reply("v", heard[-1][0], req=req)]
-        state = script.broker.dispatcher
-        return [
-            [[(m.to, m.command, m.options, m.body) for m in messages] for messages in heard],
-            script.broker.counts, state.counts, state.frontends[("frontend", b"c")].open,
-        ]  # fmt: skip
-
-    assert played(False) == played(True)

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,6 @@ from scale0_core.cli import kit
 if TYPE_CHECKING:
     import zmq
 
-    from scale0_core.api import Frames
     from scale0_discovery.watching import Watch
 
 FIX = "start a broker with the plugin discovery: scale0 broker; or name another one with --name or --address"
@@ -64,12 +62,12 @@ def ls(
     wanted = {"service": service, "version": versions, "metadata": metadata or None, "state": state, "gone": gone}
     options = {key: value for key, value in wanted.items() if value is not None}
     rows: list[dict[str, Any]] = []
-    with _connected(address, name, timeout) as socket:
-        answer = _ask(socket, "LIST", options, timeout)
+    place = _place(address, name)
+    answer = _ask(place, "LIST", options, timeout)
+    rows += answer["providers"]
+    while answer["more"] is not None:
+        answer = _ask(place, "LIST", options | {"after": answer["more"]}, timeout)
         rows += answer["providers"]
-        while answer["more"] is not None:
-            answer = _ask(socket, "LIST", options | {"after": answer["more"]}, timeout)
-            rows += answer["providers"]
     columns = COLUMNS | {"removed": "removed at"} if gone else COLUMNS
     if kit.output_format() == "table":
         rows = [{key: _safe(value) for key, value in (row | {"metadata": _metadata(row)}).items()} for row in rows]
@@ -84,8 +82,7 @@ def ls(
 @kit.output_option
 def show(service: str, address: str | None, name: str, timeout: float) -> None:
     """Show all about SERVICE: who offers it, where, and its figures. Ends with 1 when nobody can answer."""
-    with _connected(address, name, timeout) as socket:
-        info = _ask(socket, "INFO", {"service": service}, timeout)
+    info = _ask(_place(address, name), "INFO", {"service": service}, timeout)
     kit.emit("scale0.discovery.service/1", info, show=lambda: _show(info))
     if not info["alive"]:
         kit.finish(kit.Exit.NEGATIVE)
@@ -108,7 +105,8 @@ def watch(
     from scale0_discovery.watching import RefusedError, Watch
 
     following = Watch(service, revision=since)
-    with _connected(address, name, timeout) as requests, _subscribed(watch_address, name, address, following) as news:
+    place = _place(address, name)
+    with kit.connected(place, timeout, FIX) as requests, _subscribed(watch_address, name, address, following) as news:
         try:
             for number, change in enumerate(_follow(following, requests, news, timeout), 1):
                 _write(change)
@@ -189,22 +187,20 @@ def _metadata(row: Mapping[str, Any]) -> str:
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _connected(address: str | None, name: str, timeout: float) -> Iterator[zmq.Socket[bytes]]:
-    import zmq
+def _place(address: str | None, name: str) -> str:
+    """Give the address that takes queries."""
+    return address or f"ipc://{kit.runtime_dir(name)}/discovery"
 
-    address = address or f"ipc://{kit.runtime_dir(name)}/discovery"
-    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
-        why = "connecting: there is no such socket"
-        raise kit.NotReachedError(f"no discovery service at {address}", why, "nothing was asked", FIX)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.immediate = True  # so that "can send" means "is connected"
-        _connect(socket, address)
-        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
-            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-            raise kit.NotReachedError(f"no discovery service at {address}", why, "nothing was asked", FIX)
-        yield socket
+
+def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> dict[str, Any]:
+    answer = kit.ask(place, [command.encode(), json.dumps(options).encode()], timeout, remedy=FIX)
+    if answer[0] == b"ERROR":
+        why = b": ".join(answer[1:3]).decode(errors="replace")
+        raise kit.NegativeError(
+            "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
+        )
+    told: dict[str, Any] = json.loads(answer[1])
+    return told
 
 
 @contextmanager
@@ -222,39 +218,7 @@ def _subscribed(
             )  # fmt: skip
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.linger = 0
-        _connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
+        kit.connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
         for topic in following.topics:
             socket.subscribe(topic)
         yield socket
-
-
-def _connect(socket: zmq.Socket[bytes], address: str) -> None:
-    import zmq
-
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        raise kit.UsageError(
-            f"{address} is not an address", str(error), "nothing was asked", "write it like tcp://127.0.0.1:5555"
-        ) from error
-
-
-def _ask(socket: zmq.Socket[bytes], command: str, options: dict[str, Any], timeout: float) -> dict[str, Any]:
-    socket.send_multipart([command.encode(), json.dumps(options).encode()])
-    if not socket.poll(round(timeout * 1000)):
-        raise _silent(timeout)
-    answer: Frames = tuple(socket.recv_multipart())
-    if answer[0] == b"ERROR":
-        why = b": ".join(answer[1:3]).decode(errors="replace")
-        raise kit.NegativeError(
-            "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
-        )
-    told: dict[str, Any] = json.loads(answer[1])
-    return told
-
-
-def _silent(timeout: float) -> kit.TimedOutError:
-    why = f"waiting for the answer: connected and sent, but nothing came within {timeout:g} s"
-    return kit.TimedOutError(
-        "the broker does not answer", why, "what is there now is not known", "try a longer --timeout"
-    )

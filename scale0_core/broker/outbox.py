@@ -1,0 +1,87 @@
+"""Messages for peers whose queue is full, kept for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from scale0_core.service import Send
+
+RETRY_AFTER = 0.01
+"""Seconds until a peer whose queue was full is tried again."""
+
+FULL = "EAGAIN"
+
+Peer = tuple[str, bytes]
+
+
+class Outbox:
+    """What could not be sent since a peer reads too slowly; it is tried again, in order, until there is too much of it.
+
+    Only messages on ROUTER sockets are kept: there a slow peer must not hold up the others.
+    """
+
+    def __init__(self, routers: Container[str], most_bytes: int) -> None:
+        self._routers = routers
+        self._most_bytes = most_bytes
+        self._waiting: list[Send] = []
+        self._bytes = 0
+        self._peers: set[Peer] = set()
+        self._cut_off: set[Peer] = set()
+        """Peers of which a message was refused: the following ones must not overtake it."""
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due(self) -> float | None:
+        """When to try again; None when nothing waits."""
+        return self._retry_at if self._waiting else None
+
+    def kept(self, since: int) -> list[Send]:
+        """Give what was put in after so many."""
+        return self._waiting[since:]
+
+    def outgoing(self, sends: list[Send], now: float) -> tuple[list[Send], list[Send]]:
+        """Give what to send now, in order, and what is refused since too much waits for that peer already."""
+        if not self._waiting:
+            return sends, []
+        if now >= self._retry_at:
+            # those that waited come first; once a peer refuses one, the wire tries no more for it
+            everything = self._waiting + sends
+            self._waiting, self._bytes = [], 0
+            self._peers.clear()
+            self._cut_off.clear()
+            return everything, []
+        free = [send for send in sends if _peer(send) not in self._peers]
+        return free, self.keep([send for send in sends if _peer(send) in self._peers], now)
+
+    def keep(self, sends: list[Send], now: float) -> list[Send]:
+        """Keep messages that a peer's queue had no room for; give back those that are too much."""
+        refused: list[Send] = []
+        for send in sends:
+            peer, size = _peer(send), sum(map(len, send[1]))
+            if peer in self._cut_off or self._bytes + size > self._most_bytes:
+                self._cut_off.add(peer)
+                refused.append(send)
+                continue
+            if not self._waiting:
+                self._retry_at = now + RETRY_AFTER
+            self._waiting.append(send)
+            self._peers.add(peer)
+            self._bytes += size
+        if not self._waiting:
+            self._cut_off.clear()
+        return refused
+
+    def keeps(self, send: Send, reason: str) -> bool:
+        """Tell whether a message that failed is one to keep."""
+        return reason == FULL and send[0] in self._routers
+
+
+def _peer(send: Send) -> Peer:
+    try:
+        socket, frames = send
+        return socket, bytes(frames[0])
+    except (TypeError, ValueError, IndexError):
+        return "", b""  # malformed: the wire will say so

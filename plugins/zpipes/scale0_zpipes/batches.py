@@ -1,0 +1,59 @@
+"""Many chunks in one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct, error
+
+_LENGTH = Struct(">I")
+_ENTRY = Struct(">QI")
+
+
+class BatchError(ValueError):
+    """A batch does not have the form it should have."""
+
+
+def pack_chunks(chunks: Iterable[bytes]) -> bytes:
+    """Put chunks into one frame, as PUT takes them."""
+    parts: list[bytes] = []
+    for chunk in chunks:
+        parts += (_LENGTH.pack(len(chunk)), chunk)
+    return b"".join(parts)
+
+
+def unpack_chunks(batch: bytes) -> list[bytes]:
+    """Take the chunks out of a frame that PUT was given."""
+    chunks: list[bytes] = []
+    view, offset = memoryview(batch), 0
+    try:
+        while offset < len(view):
+            (length,) = _LENGTH.unpack_from(view, offset)
+            offset += _LENGTH.size + length
+            if offset > len(view):
+                raise BatchError("the last chunk of the batch is cut off")
+            chunks.append(bytes(view[offset - length : offset]))
+    except error:
+        raise BatchError("the last length in the batch is cut off") from None
+    return chunks
+
+
+def pack_numbered(chunks: Iterable[tuple[int, bytes]]) -> bytes:
+    """Put chunks with their numbers into one frame, as FETCH gives them."""
+    parts: list[bytes] = []
+    for number, chunk in chunks:
+        parts += (_ENTRY.pack(number, len(chunk)), chunk)
+    return b"".join(parts)
+
+
+def unpack_numbered(batch: bytes) -> Iterator[tuple[int, bytes]]:
+    """Take chunks with their numbers out of a frame that FETCH gave."""
+    view, offset = memoryview(batch), 0
+    while offset < len(view):
+        try:
+            number, length = _ENTRY.unpack_from(view, offset)
+        except error:
+            raise BatchError("the last number in the batch is cut off") from None
+        offset += _ENTRY.size + length
+        if offset > len(view):
+            raise BatchError("the last chunk of the batch is cut off")
+        yield number, bytes(view[offset - length : offset])

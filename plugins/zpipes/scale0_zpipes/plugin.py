@@ -1,0 +1,38 @@
+"""What the core sees of this plugin: its hooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
+from scale0_zpipes.disk import FolderDisk
+from scale0_zpipes.journal import Journal
+from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.settings import ZpipesSettings
+
+BY_NAME = "ipc://@/zpipes/{name}"
+ALIAS = "ipc://@/zpipes/local"
+
+
+@hookimpl
+def scale0_plugin_info() -> PluginInfo:
+    """Describe the plugin."""
+    return PluginInfo(
+        summary="named pipes: several writers, one reader, in memory or on disk",
+        api=(1, 1),
+        settings=ZpipesSettings,
+        safe_by_default=True,
+    )
+
+
+@hookimpl
+def scale0_services(settings: ZpipesSettings, context: BrokerContext) -> list[Service]:
+    """Make the one service of this plugin."""
+    bind = [context.address(address) for address in settings.bind]
+    if settings.alias and context.name == "default" and BY_NAME in settings.bind:
+        bind.append(ALIAS)
+    journal = None
+    if settings.durable:
+        # the folder is made when the journal is opened, in a job
+        journal = Journal(FolderDisk(Path(context.data_dir) / "zpipes"), settings.segment_bytes)
+    return [ZpipesService(settings, bind, journal)]

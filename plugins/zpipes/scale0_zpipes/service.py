@@ -1,0 +1,572 @@
+"""The service itself: a state machine without I/O that speaks both dialects (docs/reference/zpipes-protocol.md).
+
+The two commands that make up nearly all traffic, WRITE and READ of a DEALER socket, have paths of their own at the top
+of ``receive``; all other commands go through the table COMMANDS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, SocketKind, get_logger
+from scale0_zpipes.answers import (
+    OK,
+    PONG,
+    SAYS_OK,
+    SOCKET,
+    Refusal,
+    is_chunk,
+    name_in,
+    number_in,
+    patience_in,
+    when_safe,
+)
+from scale0_zpipes.batches import BatchError, unpack_chunks
+from scale0_zpipes.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
+from scale0_zpipes.keeper import Keeper
+from scale0_zpipes.pipe import BlockedWrite, Log, Pipe, Waiting
+from scale0_zpipes.readers import Readers, use_nameless
+from scale0_zpipes.settings import ZpipesSettings
+from scale0_zpipes.stock import Stock, group_of
+from scale0_zpipes.streams import Streams
+from scale0_zpipes.writers import Writers
+
+LOG = get_logger("plugin.zpipes")
+
+SIGNATURE = b"\xaa\xa0"
+"""The first bytes of every message of the binary dialect."""
+
+MAX_PRODUCER = 64
+MAX_LISTED = 1000
+MAX_FETCHED = 100_000
+MAX_HELD = 100_000
+SWEEP_SLICE = 1000
+SWEEP_PAUSE = 0.01
+NEVER = float("inf")
+ACTIVE = 10.0
+"""Seconds for which a pipe that was written to counts as having a writer."""
+
+
+Method = Callable[["ZpipesService", Frames, Frames, float], Iterable[Effect]]
+
+
+class ZpipesService:
+    """Named pipes."""
+
+    name = "zpipes"
+
+    def __init__(
+        self,
+        settings: ZpipesSettings | None = None,
+        bind: Iterable[str] = ("inproc://zpipes",),
+        journal: Journal | None = None,
+    ) -> None:
+        self._settings = settings = settings or ZpipesSettings()
+        self.endpoints: Mapping[str, Endpoint] = {
+            SOCKET: Endpoint(
+                kind=SocketKind.ROUTER,
+                bind=bind,
+                max_message=settings.max_message,
+                blob_over=8 * KIB,
+                watch_peers=True,
+            )
+        }
+        self._stock = Stock(settings)
+        self._pipes = self._stock.pipes
+        self._keeper = Keeper(self._stock, settings.durable, journal)
+        self._readers = Readers(self._stock, self._keeper)
+        self._writers = Writers(self._stock, self._keeper, self._readers)
+        self._streams = Streams(
+            timeout=settings.binary_timeout, max_buffered=settings.max_pipe_bytes, max_total=settings.max_bytes
+        )
+        self._held: list[Frames] = []
+        """Requests that came before the pipes on disk were known."""
+        self._leases: dict[tuple[Pipe, bytes], float] = {}
+        """Groups with a lease, and when it ends."""
+        self._sweep: list[bytes] = []
+        times = [seconds for seconds in (settings.expire, settings.expire_empty) if seconds]
+        self._sweep_every = max(0.1, min(times) / 10) if times else NEVER
+        self._sweep_due = 0.0 if times else NEVER
+
+    # --- what the core calls ------------------------------------------------------------------------------------------
+
+    def receive(  # noqa: C901, PLR0912, PLR0915 (calls would cost more than the work)
+        self, socket: str, frames: Frames, now: float
+    ) -> Iterable[Effect]:
+        """Take one request."""
+        size = len(frames)
+        if size == 4 and frames[1] == b"WRITE":
+            peer, _, name, chunk = frames
+            pipe = self._pipes.get(name)
+            if pipe is not None and pipe.log is None and not pipe.blocked:
+                if pipe.waiting:
+                    waiting = pipe.waiting[0]
+                    if type(waiting) is tuple and not pipe.depth:
+                        pipe.waiting.popleft()
+                        pipe.written += 1
+                        pipe.wrote = now
+                        answer = (*waiting, chunk)
+                        if pipe.reads_others or not pipe.links:
+                            self._readers.note_delivery(pipe, answer, now)
+                        return ((socket, answer), (socket, (peer, OK)))
+                else:
+                    stock, length = self._stock, len(chunk)
+                    own, total = pipe.bytes + length, stock.bytes + length
+                    if (
+                        own <= stock.max_pipe_bytes
+                        and total <= stock.max_bytes
+                        and pipe.depth < stock.max_pipe_chunks
+                        and stock.depth < stock.max_chunks
+                    ):
+                        pipe.written += 1
+                        pipe.wrote = now
+                        pipe.depth += 1
+                        pipe.bytes = own
+                        stock.depth += 1
+                        stock.bytes = total
+                        if pipe.writer == peer and pipe.fair is None and pipe.queue is not None:
+                            pipe.queue.append(chunk)
+                        else:
+                            pipe.push(peer, chunk)
+                        return ((socket, (peer, OK)),)
+        elif size == 3 and frames[1] == b"READ":
+            peer, _, name = frames
+            pipe = self._pipes.get(name)
+            if pipe is not None and pipe.reader == peer and pipe.log is None and not pipe.lent:
+                pipe.heard = now
+                if pipe.depth:
+                    chunk = pipe.queue.popleft() if pipe.queue else pipe.pop()
+                    length = len(chunk)
+                    pipe.depth -= 1
+                    pipe.bytes -= length
+                    stock = self._stock
+                    stock.depth -= 1
+                    stock.bytes -= length
+                    answer = (peer, chunk)
+                    if pipe.reads_others or not pipe.links:
+                        self._readers.note_delivery(pipe, answer, now)
+                    if self._writers.starved:
+                        return [(socket, answer), *self._writers.unblock(now, pipe)]
+                    return ((socket, answer),)
+                queue = pipe.waiting
+                if (
+                    queue is not None
+                    and len(queue) < self._settings.max_waiting
+                    and (not queue or type(queue[0]) is tuple)
+                ):
+                    queue.append((peer,))
+                    return ()
+        elif size == 2:
+            frame = frames[1] if type(frames[1]) is bytes else bytes(frames[1])
+            if frame[:2] == SIGNATURE:
+                return self._streams.receive(frames[0], frame, now)
+        return self._other(frames, now)
+
+    def _other(self, frames: Frames, now: float) -> list[Effect]:
+        if len(frames) > 2 and len(frames[1]) > 1 and memoryview(frames[1])[:2] == SIGNATURE:
+            return list(self._streams.receive(frames[0], bytes(frames[1]), now))  # further frames are ignored
+        effects = [*self._settle(now), *self._request(frames, now)]
+        return [*effects, *self._writers.unblock(now)] if self._writers.starved else effects
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        # asked once a turn of the loop, and mostly there is nothing but the sweep
+        due = min(self._sweep_due, self._keeper.due)
+        readers, writers = self._readers, self._writers
+        if readers.timers or readers.unsettled:
+            due = min(due, readers.due)
+        if writers.timers:
+            due = min(due, writers.due)
+        if self._leases:
+            due = min(due, *self._leases.values())
+        stream = self._streams.next_deadline()
+        if stream is not None and stream < due:
+            return stream
+        return None if due == NEVER else due
+
+    def on_deadline(self, now: float) -> Iterable[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = [*self._streams.on_deadline(now)]
+        effects += self._readers.on_deadline(now)
+        effects += self._settle(now)
+        effects += self._writers.on_deadline(now)
+        effects += self._keeper.on_deadline(now)
+        if self._sweep_due <= now:
+            effects += self._expire(now)
+        if self._leases and min(self._leases.values()) <= now:
+            effects += self._end_leases(now)
+        effects += self._writers.unblock(now)
+        return effects
+
+    def on_stop(self, now: float) -> Iterable[Effect]:
+        """Tell the disk what was read."""
+        return [*self._settle(now, at_once=True), *self._keeper.tell([])]
+
+    def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
+        """Take what the disk says."""
+        if self._keeper.recovering:
+            self._keeper.recovered(result, now)
+            held, self._held = self._held, []
+            return [effect for frames in held for effect in self.receive(SOCKET, frames, now)]
+        effects = [*self._keeper.done(result, now), *self._settle(now)]
+        return [*effects, *self._writers.unblock(now)] if self._writers.starved else effects
+
+    def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
+        """Note that a chunk is not with its reader yet."""
+        if is_chunk(frames) and self._readers.knows(frames, now):
+            self._readers.delayed(frames, now)
+
+    def on_sent(self, socket: str, frames: Frames, now: float) -> None:
+        """Note that a chunk that had to wait has left."""
+        self._readers.sent(frames, now)
+
+    def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
+        """Note that a connection was lost."""
+        self._readers.connection_lost(now)
+        return ()
+
+    def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
+        """Take a chunk back that its reader could not be given."""
+        peer = frames[0]
+        is_binary = len(frames) == 2 and memoryview(frames[1])[:2] == SIGNATURE
+        if is_binary and (self._streams.knows(peer) or not self._readers.knows(frames, now)):
+            return self._streams.undelivered(peer, bytes(frames[1]), reason == "EHOSTUNREACH", now)
+        if is_chunk(frames) and self._readers.knows(frames, now):
+            pipe = self._readers.take_back(frames, now)
+            if pipe is not None:
+                self._pipes.setdefault(pipe.name, pipe)  # it may have been forgotten as empty
+        # it is gone; or so far behind that even the core gave up: whatever it waited for, it will not get
+        return [effect for pipe in self._readers.gone(peer, now) for effect in self._forget_if_unused(pipe, now)]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _request(self, frames: Frames, now: float) -> Iterable[Effect]:
+        start = 2 if len(frames) > 1 and not len(frames[1]) else 1  # a REQ socket's empty frame
+        envelope = frames[:start]
+        try:
+            if self._keeper.recovering:
+                return self._hold(frames)
+            if len(frames) == start:
+                raise Refusal(400, "a request has a command")
+            word = bytes(frames[start]) if len(frames[start]) <= 16 else b""
+            if word not in self.COMMANDS:
+                raise Refusal(501, f"there is no such command; there are {', '.join(map(bytes.decode, self.COMMANDS))}")
+            method, least, most = self.COMMANDS[word]
+            arguments = frames[start + 1 :]
+            if not least <= len(arguments) <= most:
+                several = str(least) if least == most else f"{least} to {most}"
+                raise Refusal(400, f"{word.decode()} takes {several} frames, not {len(arguments)}")
+            return method(self, envelope, arguments, now)
+        except Refusal as refusal:
+            return [*refusal.before, (SOCKET, (*envelope, *refusal.frames))]
+
+    def _hold(self, frames: Frames) -> Iterable[Effect]:
+        if len(self._held) >= MAX_HELD:
+            raise Refusal(429, "the pipes on disk are still being read")
+        self._held.append(frames)
+        return ()
+
+    def _open(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        name = name_in(arguments[0])
+        pipe = self._pipes.get(name)
+        if pipe is None:
+            pipe = self._stock.make(name, now)
+            if self._keeper.keeps(name):
+                pipe.keep_log(kept=True)
+        pipe.links += 1
+        pipe.wrote = now
+        return [(SOCKET, (*envelope, OK))]
+
+    def _close(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe = self._stock.pipe(arguments[0])
+        if not pipe.links:
+            raise Refusal(404, "all links of the pipe are closed already")
+        pipe.links -= 1
+        effects: list[Effect] = []
+        if not pipe.links and pipe.reader == envelope[0]:
+            effects += self._readers.displace(pipe, Refusal(404, "the pipe was closed by this reader"))
+        return [*effects, (SOCKET, (*envelope, OK)), *self._forget_if_unused(pipe, now)]
+
+    def _write(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, chunk = self._stock.pipe(arguments[0]), arguments[1]
+        return self._writers.admit(pipe, BlockedWrite(envelope, [chunk], len(chunk)), None, now)
+
+    def _put(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe = self._stock.pipe(arguments[0])
+        producer, first = bytes(arguments[1]), number_in(arguments[2], "the number of the first chunk")
+        if not 1 <= len(producer) <= MAX_PRODUCER or not first:
+            raise Refusal(400, f"a writer's id has 1 to {MAX_PRODUCER} bytes, and its chunks are counted from 1")
+        try:
+            chunks = unpack_chunks(arguments[3])
+        except BatchError as error:
+            raise Refusal(400, str(error)) from error
+        patience = patience_in(arguments[4]) if len(arguments) > 4 else None
+        write = BlockedWrite(envelope, chunks, sum(map(len, chunks)), producer, first)
+        return self._writers.admit(pipe, write, patience, now)
+
+    def _read(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe = self._stock.pipe(arguments[0])
+        patience = patience_in(arguments[1]) if len(arguments) > 1 else None
+        effects = self._readers.enter(pipe, envelope[0], now)
+        if pipe.lent:
+            raise Refusal(409, "chunks that FETCH has lent are not acknowledged yet")
+        if pipe.waiting and isinstance(pipe.waiting[0], Waiting) and pipe.waiting[0].chunks:
+            raise Refusal(409, "a FETCH waits already")
+        read = envelope if patience is None else Waiting(envelope)
+        return [*effects, *self._readers.wait(pipe, read, patience, now)]
+
+    def _fetch(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, group = self._stock.pipe(arguments[0]), bytes(arguments[1])
+        chunks = max(1, number_in(arguments[3], "the number of chunks", MAX_FETCHED))
+        size = number_in(arguments[4], "the number of bytes")
+        patience = patience_in(arguments[5])
+        if not group:
+            if len(arguments[2]):
+                raise Refusal(400, "the nameless group reads what is next, so no number is given")
+            effects = self._readers.enter(pipe, envelope[0], now)
+            return [*effects, *self._readers.wait(pipe, Waiting(envelope, chunks, size), patience, now)]
+        log, acknowledged = group_of(pipe, group)
+        self._renew(pipe, log, group, now + patience)
+        start = number_in(arguments[2], "the number to begin with")
+        if start <= acknowledged:
+            raise Refusal(410, f"the group has acknowledged all up to {acknowledged}")
+        return self._readers.wait_for_group(pipe, log, Waiting(envelope, chunks, size, start), patience, now)
+
+    def _ack(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, group = self._stock.pipe(arguments[0]), bytes(arguments[1])
+        number = number_in(arguments[2], "the number")
+        if number >= pipe.following:
+            raise Refusal(400, f"there is no chunk {number} yet")
+        if group:
+            log, acknowledged = group_of(pipe, group)
+            self._renew(pipe, log, group, now)
+            log.groups[group] = max(number, acknowledged)
+            leased = group in log.leases
+            records: list[Record] = [] if leased else [Acked(pipe.name, group, log.groups[group])]
+            return self._acknowledged(pipe, log, envelope, records)
+        if pipe.lent and pipe.reader != envelope[0]:
+            raise Refusal(409, "the chunks are lent to another reader")
+        pipe.heard = now
+        if self._readers.acknowledge(pipe, number, now) and pipe.log is not None and pipe.log.kept:
+            return self._keeper.tell([], when_safe(envelope, SAYS_OK))
+        return [(SOCKET, (*envelope, OK)), *self._forget_if_unused(pipe, now)]
+
+    def _make_group(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, group = self._stock.pipe(arguments[0]), name_in(arguments[1])
+        lease = patience_in(arguments[3]) if len(arguments) > 3 else 0.0
+        if pipe.log is not None and group in pipe.log.groups:
+            self._renew(pipe, pipe.log, group, now)
+            return [(SOCKET, (*envelope, OK, b"%d" % (pipe.log.groups[group] + 1)))]
+        begin = bytes(arguments[2]) if len(arguments) > 2 else b"first"
+        ends = {b"first": pipe.first, b"next": pipe.following}
+        first = ends[begin] if begin in ends else number_in(begin, "the number to begin with")
+        if not pipe.first <= first <= pipe.following:
+            raise Refusal(410, f"a group begins between {pipe.first} and {pipe.following}")
+        log = pipe.keep_log()
+        if not lease and log.groups.keys() == log.leases.keys():
+            # from the first group that stays, chunks are kept for groups; but what it does not begin with is nobody's
+            log.open = pipe.was_read or first > pipe.first
+            if not log.open:
+                pipe.queue = pipe.fair = pipe.turns = None
+        log.add_group(group, first - 1)
+        says = (OK, b"%d" % first)
+        if lease:
+            log.leases[group] = lease
+            self._renew(pipe, log, group, now)
+            return [(SOCKET, (*envelope, *says))]
+        return self._acknowledged(pipe, log, envelope, [Acked(pipe.name, group, first - 1)], says)
+
+    def _renew(self, pipe: Pipe, log: Log, group: bytes, now: float) -> None:
+        """Let the lease of a group begin anew, if it has one."""
+        if group in log.leases:
+            self._leases[pipe, group] = now + log.leases[group]
+
+    def _end_leases(self, now: float) -> list[Effect]:
+        """Forget groups that were not used for as long as they wanted to be kept."""
+        effects: list[Effect] = []
+        for (pipe, group), due in list(self._leases.items()):
+            if due <= now:
+                del self._leases[pipe, group]
+                if pipe.log is not None and group in pipe.log.leases and self._pipes.get(pipe.name) is pipe:
+                    LOG.info("a group that nobody used is forgotten", pipe=pipe.name, group=group)
+                    self._without(pipe, pipe.log, group)
+                    removed = pipe.log.trim()
+                    for number, size in removed:
+                        self._stock.account(pipe, -1, -size)
+                        if pipe.log.kept:
+                            self._keeper.removed(pipe, number, now)
+                    effects += self._forget_if_unused(pipe, now)
+        return effects
+
+    def _drop_group(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, group = self._stock.pipe(arguments[0]), bytes(arguments[1])
+        log, _ = group_of(pipe, group)
+        records: list[Record] = [] if group in log.leases else [GroupDropped(pipe.name, group)]
+        taken = self._without(pipe, log, group)
+        if taken:
+            records.append(Removed(pipe.name, taken))
+        return [*self._acknowledged(pipe, log, envelope, records), *self._forget_if_unused(pipe, now)]
+
+    def _without(self, pipe: Pipe, log: Log, group: bytes) -> list[int]:
+        """Take a group away; give the chunks that go with it, since the nameless reader is done with them."""
+        del log.groups[group]
+        log.leases.pop(group, None)
+        self._leases.pop((pipe, group), None)
+        if log.groups.keys() != log.leases.keys():
+            return []
+        use_nameless(pipe, log)
+        if log.groups:
+            return []
+        taken, log.taken = sorted(log.taken), set()
+        for number in taken:
+            self._stock.account(pipe, -1, -log.done(number))
+        return taken
+
+    def _acknowledged(
+        self, pipe: Pipe, log: Log, envelope: Frames, records: list[Record], says: Frames = SAYS_OK
+    ) -> list[Effect]:
+        """Remove what no group needs any more, and answer; of a durable pipe when that is on disk."""
+        removed = log.trim()
+        for _, size in removed:
+            self._stock.account(pipe, -1, -size)
+        if not log.kept:
+            return [(SOCKET, (*envelope, *says))]
+        if removed:
+            records.append(Removed(pipe.name, [number for number, _ in removed]))
+        return self._keeper.tell(records, when_safe(envelope, says))
+
+    def _purge(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe = self._stock.pipe(arguments[0])
+        log = pipe.log
+        pipe.queue = pipe.fair = pipe.turns = pipe.lent = None
+        if log is None:
+            chunks, size = pipe.depth, pipe.bytes
+        else:  # what is on its way to the disk stays
+            chunks, size = len(log.chunks), sum(map(len, log.chunks.values()))
+            log.chunks.clear()
+            log.taken.clear()
+        self._stock.account(pipe, -chunks, -size)
+        says = (OK, b"%d" % chunks)
+        if log is not None and log.kept:
+            return self._keeper.tell([Purged(pipe.name, log.last + 1)], when_safe(envelope, says))
+        return [(SOCKET, (*envelope, *says)), *self._forget_if_unused(pipe, now)]
+
+    def _info(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        row = self._row(self._stock.pipe(arguments[0]), now)
+        return [(SOCKET, (*envelope, b"INFO", json.dumps(row).encode()))]
+
+    def _list(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        prefix, after = (bytes(arguments[place]) if len(arguments) > place else b"" for place in (0, 1))
+        limit = number_in(arguments[2], "the limit", MAX_LISTED) if len(arguments) > 2 else MAX_LISTED
+        names = sorted(name for name in self._pipes if name.startswith(prefix) and name > after)
+        told = {
+            "pipes": [self._row(self._pipes[name], now) for name in names[:limit]],
+            "more": names[limit - 1].hex() if 0 < limit < len(names) else None,
+            "streams": [] if after else [_stream_row(row) for row in self._streams.rows()[:limit]],
+        }
+        return [(SOCKET, (*envelope, b"LIST", json.dumps(told).encode()))]
+
+    def _ping(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        return [(SOCKET, (*envelope, PONG))]
+
+    # --- pipes that nobody uses ---------------------------------------------------------------------------------------
+
+    def _settle(self, now: float, *, at_once: bool = False) -> list[Effect]:
+        """Be done with what was delivered before, and forget pipes that were closed and are empty now."""
+        self._readers.settle(now, at_once=at_once)
+        emptied, self._readers.emptied = self._readers.emptied, []
+        return [effect for pipe in emptied for effect in self._forget_if_unused(pipe, now)]
+
+    def _forget_if_unused(self, pipe: Pipe, now: float) -> Iterable[Effect]:
+        if pipe.links or pipe.depth or pipe.in_use or self._pipes.get(pipe.name) is not pipe:
+            return ()
+        if pipe.log is not None and pipe.log.kept and pipe.producers:
+            return ()  # a writer that had no answer may put its last chunks again; the pipe expires in time
+        return self._forget(pipe, now)
+
+    def _forget(self, pipe: Pipe, now: float) -> Iterable[Effect]:
+        del self._pipes[pipe.name]
+        self._stock.account(pipe, -pipe.depth, -pipe.bytes)
+        self._readers.leave(pipe, now)
+        self._keeper.forget(pipe)
+        return self._keeper.tell([Dropped(pipe.name)]) if pipe.log is not None and pipe.log.kept else ()
+
+    def _expire(self, now: float) -> list[Effect]:
+        """Look at some of the pipes, and forget those that nobody has used for long."""
+        if not self._sweep:
+            self._sweep = list(self._pipes)
+        effects: list[Effect] = []
+        for _ in range(min(SWEEP_SLICE, len(self._sweep))):
+            pipe = self._pipes.get(self._sweep.pop())
+            if pipe is None:
+                continue
+            limit = self._settings.expire if pipe.depth else self._settings.expire_empty or self._settings.expire
+            idle = now - max(pipe.heard, pipe.wrote)
+            if not limit or idle < limit:
+                continue
+            if (pipe.waiting or pipe.lent) and self._readers.lost_since_heard(pipe):
+                effects += self._readers.displace(
+                    pipe, Refusal(408, "nobody wrote for long, and a connection was lost")
+                )
+            if not pipe.in_use:
+                LOG.info("a pipe that nobody used is forgotten", pipe=pipe.name, chunks=pipe.depth, idle=f"{idle:.0f}s")
+                effects += self._forget(pipe, now)
+        self._sweep_due = now + (SWEEP_PAUSE if self._sweep else self._sweep_every)
+        return effects
+
+    def _row(self, pipe: Pipe, now: float) -> dict[str, Any]:
+        log = pipe.log
+        written = pipe.written - pipe.recovered
+        read = max(0, pipe.written - pipe.depth - pipe.gone_before)
+        then, written_then, read_then = pipe.looked or (now, written, read)
+        seconds = max(now - then, 0.001)
+        rates = (written - written_then) / seconds, (read - read_then) / seconds
+        if pipe.looked is None or seconds >= 0.5:
+            pipe.looked = (now, written, read)
+        return {
+            "name": _text(pipe.name),
+            "id": pipe.name.hex(),
+            "made": pipe.made,
+            "chunks": pipe.depth,
+            "bytes": pipe.bytes,
+            "first": pipe.first,
+            "next": pipe.following,
+            "links": pipe.links,
+            "writers": len(pipe.fair) if pipe.fair else int(bool(pipe.queue) or now - pipe.wrote < ACTIVE),
+            "readers": len(pipe.waiting or ()) + (len(log.fetching) if log else 0),
+            "blocked": sum(map(len, (pipe.blocked or {}).values())),
+            "durable": bool(log and log.kept),
+            "written": written,
+            "read": read,
+            "write_rate": round(rates[0], 1),
+            "read_rate": round(max(0.0, rates[1]), 1),
+            "idle": round(max(0.0, now - max(pipe.heard, pipe.wrote)), 3),
+            "groups": {_text(group): {"next": upto + 1} for group, upto in log.groups.items()} if log else {},
+        }
+
+    COMMANDS: ClassVar[Mapping[bytes, tuple[Method, int, int]]] = {
+        b"OPEN": (_open, 1, 1),
+        b"CLOSE": (_close, 1, 1),
+        b"WRITE": (_write, 2, 2),
+        b"READ": (_read, 1, 2),
+        b"PUT": (_put, 4, 5),
+        b"FETCH": (_fetch, 6, 6),
+        b"ACK": (_ack, 3, 3),
+        b"GROUP": (_make_group, 2, 4),
+        b"UNGROUP": (_drop_group, 2, 2),
+        b"INFO": (_info, 1, 1),
+        b"LIST": (_list, 0, 3),
+        b"PURGE": (_purge, 1, 1),
+        b"PING": (_ping, 0, 0),
+    }
+    """Each command with the least and the most frames that follow it."""
+
+
+def _stream_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "name": _text(row["name"]), "id": row["name"].hex()}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

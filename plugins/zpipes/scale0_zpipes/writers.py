@@ -1,0 +1,198 @@
+"""Writing: what is stored at once, what waits for room, and what goes to the disk first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from scale0_core.api import Effect, Frames, JobResult
+from scale0_zpipes.answers import OK, SOCKET, Refusal, disk_refused
+from scale0_zpipes.journal import Record, Stored
+from scale0_zpipes.keeper import Keeper
+from scale0_zpipes.pipe import BlockedWrite, Pipe
+from scale0_zpipes.readers import Readers
+from scale0_zpipes.stock import Stock
+from scale0_zpipes.timers import Timers
+
+MAX_PRODUCERS = 10_000
+SHARE = 4
+"""One writer may have at most so many parts of all writes that wait for room."""
+
+
+class Writers:
+    """All writers of all pipes."""
+
+    def __init__(self, stock: Stock, keeper: Keeper, readers: Readers) -> None:
+        self._stock = stock
+        self._keeper = keeper
+        self._readers = readers
+        self.starved: dict[Pipe, None] = {}
+        """Pipes with writes that wait for room, those that waited longest first."""
+        self._blocked = 0
+        self._blocked_bytes = 0
+        self._short_of_all = False
+        """Whether some write waits since all pipes together are full."""
+        self.timers: Timers[BlockedWrite] = Timers()
+
+    def admit(self, pipe: Pipe, write: BlockedWrite, patience: float | None, now: float) -> list[Effect]:
+        """Store a write, or let it wait for room."""
+        settings = self._stock.settings
+        if write.size > settings.max_pipe_bytes or len(write.chunks) > settings.max_pipe_chunks:
+            raise Refusal(413, f"a pipe holds {settings.max_pipe_bytes} bytes, not {write.size}")
+        known = pipe.producers.get(write.producer) if write.producer and pipe.producers else None
+        if known is not None and write.first > known + 1 and not pipe.blocked:
+            raise Refusal(409, f"the writer's chunk {known + 1} is missing")
+        if not pipe.blocked and self._has_room(pipe, write):
+            return self._store(pipe, write, now)
+        if settings.when_full == "refuse" or patience == 0:
+            raise Refusal(429, self._stock.why_full(pipe))
+        if pipe.blocked is None:
+            pipe.blocked = {}
+        mine = len(pipe.blocked.get(write.writer, ()))
+        if (
+            self._blocked >= settings.max_blocked
+            or mine >= max(1, settings.max_blocked // SHARE)
+            or self._blocked_bytes + write.size > settings.max_blocked_bytes
+        ):
+            raise Refusal(429, f"{self._stock.why_full(pipe)}, and too many writes wait for room")
+        if write.producer:
+            # from now on it is known: what comes after this write is not stored without it
+            pipe.producers = pipe.producers or {}
+            pipe.producers.setdefault(write.producer, write.first - 1)
+        pipe.blocked.setdefault(write.writer, deque()).append(write)
+        self.starved[pipe] = None
+        self._short_of_all = self._short_of_all or not self._stock.has_room_in_all(len(write.chunks), write.size)
+        self._blocked += 1
+        self._blocked_bytes += write.size
+        if patience is not None:
+            self.timers.set(now + patience, pipe, write)
+        return []
+
+    def unblock(self, now: float, pipe: Pipe | None = None) -> list[Effect]:
+        """Store writes that waited, as far as there is room: those of a pipe that got room, each writer in turn."""
+        effects: list[Effect] = []
+        everywhere = pipe is None or self._short_of_all
+        for each in list(self.starved) if everywhere else (pipe,):
+            while each is not None and each.blocked:
+                write = next(iter(each.blocked.values()))[0]
+                if not self._has_room(each, write):
+                    break
+                self._end_waiting(each, write)
+                effects += self._store(each, write, now)
+        self._short_of_all = self._short_of_all and bool(self.starved)
+        return effects
+
+    def _has_room(self, pipe: Pipe, write: BlockedWrite) -> bool:
+        if not (write.producer and pipe.producers):
+            return self._stock.has_room(pipe, len(write.chunks), write.size)
+        new = write.chunks[_known_before(pipe, write) :]  # what was put before needs no room
+        return self._stock.has_room(pipe, len(new), sum(map(len, new)))
+
+    def _end_waiting(self, pipe: Pipe, write: BlockedWrite) -> None:
+        write.over = True
+        if pipe.blocked:
+            mine = pipe.blocked.pop(write.writer)
+            mine.remove(write)
+            if mine:
+                pipe.blocked[write.writer] = mine  # at the end: now the others have their turn
+        if not pipe.blocked:
+            self.starved.pop(pipe, None)
+        self._blocked -= 1
+        self._blocked_bytes -= write.size
+
+    @property
+    def due(self) -> float:
+        """When there is something to do; infinity when there is not."""
+        return self.timers.due
+
+    def on_deadline(self, now: float) -> list[Effect]:
+        """Refuse the writes that have waited long enough."""
+        effects: list[Effect] = []
+        for pipe, write in self.timers.ended(now):
+            self._end_waiting(pipe, write)
+            refusal = Refusal(408, f"{self._stock.why_full(pipe)}; nothing was written")
+            effects.append((SOCKET, (*write.envelope, *refusal.frames)))
+        return effects
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+
+    def _store(self, pipe: Pipe, write: BlockedWrite, now: float) -> list[Effect]:
+        """Put the chunks of a write into the pipe, and answer it."""
+        try:
+            chunks = self._new_chunks(pipe, write) if write.producer else write.chunks
+        except Refusal as refusal:
+            return [(SOCKET, (*write.envelope, *refusal.frames))]
+        pipe.wrote = now
+        if pipe.log is not None and pipe.log.kept:
+            return self._store_on_disk(pipe, write, [bytes(chunk) for chunk in chunks])
+        self._publish(pipe, write.writer, self._number(pipe, chunks))
+        return [*self._readers.serve(pipe, now), (SOCKET, _stored(pipe, write))]
+
+    def _new_chunks(self, pipe: Pipe, write: BlockedWrite) -> list[bytes]:
+        """Leave out what this writer has put before."""
+        if pipe.producers is None:
+            pipe.producers = {}
+        known = pipe.producers.get(write.producer, write.first - 1)
+        if write.first > known + 1:
+            raise Refusal(409, f"the writer's chunk {known + 1} is missing")
+        chunks = write.chunks[_known_before(pipe, write) :]
+        pipe.producers.pop(write.producer, None)
+        pipe.producers[write.producer] = max(known, write.first + len(write.chunks) - 1)
+        while len(pipe.producers) > MAX_PRODUCERS:
+            del pipe.producers[next(iter(pipe.producers))]
+        return chunks
+
+    def _number(self, pipe: Pipe, chunks: list[bytes]) -> list[tuple[int, bytes]]:
+        first = pipe.written + 1
+        pipe.written += len(chunks)
+        self._stock.account(pipe, len(chunks), sum(map(len, chunks)))
+        return list(enumerate(chunks, first))
+
+    def _publish(self, pipe: Pipe, writer: bytes, numbered: list[tuple[int, bytes]]) -> None:
+        """Let readers see chunks that are accounted for already."""
+        log = pipe.log
+        if log is None:
+            for _, chunk in numbered:
+                pipe.push(writer, chunk)
+            return
+        for number, chunk in numbered:
+            log.chunks[number] = chunk
+            log.last = number
+            if log.open:
+                pipe.push(writer, number)
+
+    def _store_on_disk(self, pipe: Pipe, write: BlockedWrite, chunks: list[bytes]) -> list[Effect]:
+        numbered = self._number(pipe, chunks)
+        counted = write.first + len(write.chunks) - len(chunks)
+        records: list[Record] = [
+            Stored(pipe.name, number, write.producer, place if write.producer else 0, chunk)
+            for place, (number, chunk) in enumerate(numbered, counted)
+        ]
+
+        def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
+            if result.error is None:
+                if self._stock.pipes.get(pipe.name) is pipe:
+                    self._publish(pipe, write.writer, numbered)
+                return [*self._readers.serve(pipe, now), (SOCKET, _stored(pipe, write))]
+            if self._stock.pipes.get(pipe.name) is pipe:
+                self._stock.account(pipe, -len(numbered), -sum(map(len, chunks)))
+            if numbered and pipe.producers and write.producer in pipe.producers:
+                pipe.producers[write.producer] = min(pipe.producers[write.producer], counted - 1)
+            self._readers.emptied.append(pipe)
+            return [(SOCKET, (*write.envelope, *disk_refused(result.error).frames))]
+
+        return self._keeper.tell(records, on_disk)
+
+
+def _known_before(pipe: Pipe, write: BlockedWrite) -> int:
+    """Count the chunks of a write that its writer has put before."""
+    known = (pipe.producers or {}).get(write.producer, write.first - 1)
+    return max(0, known + 1 - write.first)
+
+
+def _stored(pipe: Pipe, write: BlockedWrite) -> Frames:
+    """Answer a write that is stored."""
+    if not write.producer:
+        return (*write.envelope, OK)
+    known = (pipe.producers or {}).get(write.producer, write.first - 1)
+    return (*write.envelope, OK, b"%d" % (known + 1))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import click
@@ -86,7 +86,9 @@ def settings_table(name: str, cls: Any) -> str:
         for field in attrs.fields(attrs.resolve_types(cls))
     ]
     about = " ".join(inspect.cleandoc(cls.__doc__ or "").split())
-    return f"## `[{name}]`\n\n{about}\n\n{markdown_table(('setting', 'takes', 'default', 'what it does'), rows)}"
+    page = f"## `[{name}]`\n\n{about}\n\n{markdown_table(('setting', 'takes', 'default', 'what it does'), rows)}"
+    inner = [field for field in attrs.fields(cls) if isinstance(field.type, type) and attrs.has(field.type)]
+    return "\n".join([page, *(settings_table(f"{name}.{field.name}", field.type) for field in inner)])
 
 
 def default_of(field: attrs.Attribute[Any]) -> str:
@@ -100,6 +102,8 @@ def default_of(field: attrs.Attribute[Any]) -> str:
 
 def toml(value: object) -> str:
     """Write a value as TOML does."""
+    if attrs.has(type(value)):
+        value = attrs.asdict(cast("Any", value))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -1,0 +1,147 @@
+"""Majordomo with a bridge: services of Scale0 workers for MDP clients, services of MDP workers for Scale0 clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scale0_core.api import Effect, Frames, Registry
+from scale0_majordomo import dialects
+from scale0_majordomo.bridge import TASKS, Answer, Bridge, Task
+from scale0_majordomo.desk import Parts, Request, Worker
+from scale0_majordomo.dialects import Dialect, Said, Word
+from scale0_majordomo.service import SOCKET, MajordomoService
+from scale0_majordomo.settings import MajordomoSettings
+from scale0_majordomo.titanic_store import Store
+
+MOST_ABROAD = 100_000
+PAUSE = 0.05
+"""Seconds until the broker is told of services that came or went: several at once are one message."""
+
+
+class Abroad(NamedTuple):
+    """A request that a Scale0 worker has."""
+
+    dialect: Dialect
+    back: Frames
+    parts: Parts
+
+
+class BridgedMajordomo(MajordomoService):
+    """The same service, which is also a frontend and a worker of the Scale0 protocol."""
+
+    def __init__(
+        self, settings: MajordomoSettings, bind: Iterable[str], store: Store | None, bridge: Bridge, registry: Registry
+    ) -> None:
+        super().__init__(settings, bind, store)
+        self.endpoints = {**self.endpoints, **bridge.endpoints}
+        self._bridge = bridge
+        self._registry = registry
+        self._abroad: dict[bytes, Abroad] = {}
+        self._offer_due = float("inf")
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take one message, from whichever side."""
+        if socket == SOCKET:
+            return super().receive(socket, frames, now)
+        if socket == TASKS:
+            answer = self._bridge.answer(frames)
+            return self._came_back(answer) if answer is not None else ()
+        effects, task = self._bridge.receive(frames, now)
+        return [*effects, *self._carry_out(task, now)] if task is not None else effects
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        due = min(self._bridge.due, self._offer_due)
+        own = super().next_deadline()
+        if own is not None and own < due:
+            return own
+        return None if due == float("inf") else due
+
+    def on_deadline(self, now: float) -> Iterable[Effect]:
+        """Do what is due."""
+        effects = [*super().on_deadline(now)]
+        if self._offer_due <= now:
+            self._offer_due = float("inf")
+            offered = [name for name, service in self._services.items() if service.workers]
+            effects += self._bridge.offer(offered, now)
+        return [*effects, *self._bridge.on_deadline(now)]
+
+    def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
+        """Note that a message could not be sent; to the broker itself, it is said again in time."""
+        if socket == SOCKET:
+            return super().on_undelivered(socket, frames, reason, now)
+        if socket == TASKS and len(frames) > 4:
+            return self._came_back(Answer(bytes(frames[4]), (), code=503, reason="the broker takes no tasks"))
+        return ()
+
+    def on_stop(self, now: float) -> Iterable[Effect]:
+        """Take leave of everybody."""
+        return [*super().on_stop(now), *self._bridge.leave()]
+
+    # --- requests of MDP clients for Scale0 workers -------------------------------------------------------------------
+
+    def _client_said(self, said: Said, now: float) -> Iterable[Effect]:
+        is_new = said.word is Word.REQUEST and said.service not in self._services
+        if is_new and len(self._abroad) < MOST_ABROAD and self._is_elsewhere(said.service):
+            retry = self._settings.default.resend
+            number, send = self._bridge.call(said.service, said.body, self._settings.default.expiry, retry=retry)
+            back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
+            self._abroad[number] = Abroad(said.dialect, back, Parts())
+            self.counts["requests"] += 1
+            return (send,)
+        return super()._client_said(said, now)
+
+    def _is_elsewhere(self, service: bytes) -> bool:
+        """Tell whether a Scale0 worker offers a service; the bridge itself is none."""
+        name = service.decode("utf-8", "replace")
+        return any(
+            provider.service == name and provider.kind == "worker" and provider.provider != self._bridge.identity
+            for provider in self._registry.providers()
+        )
+
+    def _is_there(self, service: bytes) -> bool:
+        return super()._is_there(service) or self._is_elsewhere(service)
+
+    def _came_back(self, answer: Answer) -> Iterable[Effect]:
+        abroad = self._abroad.get(answer.number)
+        if abroad is None:
+            return ()
+        if answer.more:
+            if abroad.dialect is Dialect.MDP01:
+                abroad.parts.add(answer.body)
+                return ()
+            return [(SOCKET, dialects.partial(abroad.dialect, abroad.back, b"", answer.body))]
+        del self._abroad[answer.number]
+        if not answer.code:
+            self.counts["replies"] += 1
+            body = (*abroad.parts.frames, *answer.body)
+            return [(SOCKET, dialects.final(abroad.dialect, abroad.back, b"", body))]
+        self.counts["errors"] += 1
+        if abroad.dialect is not Dialect.OWN:
+            return ()
+        return [(SOCKET, dialects.error(abroad.back, answer.code, answer.reason))]
+
+    # --- tasks of Scale0 clients for MDP workers ----------------------------------------------------------------------
+
+    def _carry_out(self, task: Task, now: float) -> Iterable[Effect]:
+        service = self._services.get(task.service)
+        if service is None or not service.workers:
+            return [self._bridge.reply(task, (), code=503, reason="its workers are gone")]
+        request = Request(b"%d" % next(self._addresses), Dialect.MDP01, (b"",), service, task.body or (b"",))
+
+        def answered(reply: Frames | None, now: float) -> list[Effect]:
+            if reply is None:
+                return [self._bridge.reply(task, (), code=502, reason="no worker of MDP answered it")]
+            return [self._bridge.reply(task, reply)]
+
+        request.inside = answered
+        return self._requested(request, now)
+
+    def _ready(self, peer: bytes, said: Said, now: float) -> Iterable[Effect]:
+        self._offer_due = min(self._offer_due, now + PAUSE)
+        return super()._ready(peer, said, now)
+
+    def _lose(self, worker: Worker, why: str, now: float) -> Iterable[Effect]:
+        self._offer_due = min(self._offer_due, now + PAUSE)
+        return super()._lose(worker, why, now)

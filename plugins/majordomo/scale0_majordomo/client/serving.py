@@ -1,0 +1,291 @@
+"""A worker's side of the protocol, without I/O: one service, its requests, and heartbeats.
+
+A session says where to connect (``address``, empty while it rests; anew when ``connection`` grows) and what to send
+(``out``). What was asked on a connection is answered on it or not at all: the broker gives it to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from random import Random
+from typing import Any
+
+from scale0_core.api import Frames, printable
+from scale0_majordomo.client.errors import WorkerError
+from scale0_majordomo.client.words import WorkerWords, options_of
+from scale0_majordomo.dialects import Dialect, Word
+
+FIRST_REST, LONGEST_REST = 0.1, 5.0
+
+ASK_AFTER = 0.6
+"""The part of its patience after which a worker that hears nothing asks: a broker's heartbeats may be slower."""
+
+
+class WorkerState(str, Enum):
+    """How far a worker has come."""
+
+    CONNECTING = "connecting"
+    READY = "waiting for the broker's first word"
+    SERVING = "serving"
+    LEFT = "left"
+
+
+class Request(tuple[bytes, ...]):
+    """What a client asks for: a tuple of frames. ``body`` is all of it in one piece, ``text`` the same decoded."""
+
+    service: str
+    address: bytes
+    """By what the broker knows it."""
+    cancelled: bool = False
+    """Whether nobody waits for the reply any more: a handler that runs for long looks at it now and then."""
+    _options: bytes = b""
+
+    @property
+    def body(self) -> bytes:
+        """All frames, one after the other."""
+        return b"".join(self)
+
+    @property
+    def text(self) -> str:
+        """All frames as text in UTF-8."""
+        return self.body.decode()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the client said about it: timeout in milliseconds, priority, key, retry, traceparent."""
+        return options_of(self._options)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace that it belongs to, or nothing."""
+        return str(self.options.get("traceparent", ""))
+
+
+def request_of(service: str, address: bytes, options: bytes, body: Frames) -> Request:
+    """Make a request of a message."""
+    request = Request(body)
+    request.service, request.address, request._options = service, address, options  # noqa: SLF001
+    return request
+
+
+class WorkerSession:
+    """One service of a worker, and its connection.
+
+    :param begin: has a request done; ``final`` or ``error`` ends it.
+    :param cancel: is told of a request that nobody waits for any more; it is to be ended all the same.
+    :param changed: is told of changes of ``state``.
+    """
+
+    def __init__(
+        self, address: str, service: str, *, begin: Callable[[Request], None], cancel: Callable[[Request], None],
+        changed: Callable[[], None], random: Random, credit: int = 1, heartbeat: float = 2.5, liveness: int = 3,
+        dialect: Dialect = Dialect.OWN,
+    ) -> None:  # fmt: skip
+        self.service = service
+        self.connection = 0
+        self.out: list[Frames] = []
+        self.state = WorkerState.CONNECTING
+        self.fault: WorkerError | None = None
+        """What keeps it from serving, or the last that did."""
+        self.draining = False
+        self.malformed = 0
+        self._place = address
+        self._words = WorkerWords(dialect, service.encode(), credit)
+        self._begin, self._cancel, self._changed = begin, cancel, changed
+        self._random = random
+        self._heartbeat, self._patience = heartbeat, heartbeat * liveness
+        self._linked = self._asked = False
+        self._rests = 0
+        self._retry_at: float | None = None
+        self._heard = self._sent = 0.0
+        self._in_hand: dict[bytes, Request] = {}
+
+    @property
+    def address(self) -> str:
+        """Where to connect; empty while it rests."""
+        return "" if self._retry_at is not None or self.state is WorkerState.LEFT else self._place
+
+    @property
+    def in_hand(self) -> int:
+        """How many requests are worked on."""
+        return len(self._in_hand)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin to connect."""
+        self.connection += 1
+
+    def on_linked(self, now: float) -> None:
+        """Offer the service."""
+        self._linked, self._asked = True, False
+        self._heard = self._sent = now
+        self.out.append(self._words.ready)
+        if self._words.stock:
+            self._become(WorkerState.SERVING)  # there is no way to learn more
+        else:
+            self._become(WorkerState.READY)
+            self._ask()
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone; another one is made."""
+        self._lose(f"the connection to {self._place} broke")
+        if self.draining:
+            self._become(WorkerState.LEFT)
+
+    def _lose(self, why: str) -> None:
+        """Let go of what belongs to the connection."""
+        self._linked = False
+        self.out.clear()
+        if self.state is not WorkerState.LEFT:
+            what = f"the worker of {printable(self.service)} is not connected"
+            self.fault = WorkerError(what, why, "it tries again", "is the broker running, with the plugin majordomo?")
+            self._become(WorkerState.CONNECTING)
+        given_up, self._in_hand = self._in_hand, {}
+        for request in given_up.values():
+            self._give_up(request)
+
+    def _begin_anew(self, why: str, now: float) -> None:
+        """Leave this connection for another, after a while that grows and is never the same for all."""
+        self._lose(why)
+        self.connection += 1
+        if self.draining:
+            self._become(WorkerState.LEFT)
+            return
+        longest: float = min(FIRST_REST * 2**self._rests, LONGEST_REST)
+        self._rests = min(self._rests + 1, 10)
+        self._retry_at = now + longest * self._random.uniform(0.5, 1.0)
+
+    def _become(self, state: WorkerState) -> None:
+        if self.state is not state and self.state is not WorkerState.LEFT:
+            self.state = state
+            self._changed()
+
+    # --- what the broker says -----------------------------------------------------------------------------------------
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+        heard = self._words.read(frames)
+        if heard is None:
+            self.malformed += 1
+            return
+        self._heard, self._asked = now, False
+        if heard.word is Word.DISCONNECT:
+            self._begin_anew(f"the broker at {self._place} sent it away", now)
+            return
+        if heard.word is Word.CANCEL:
+            request = self._in_hand.get(heard.ident)
+            if request is not None:
+                self._give_up(request)
+            return
+        self.fault = None
+        self._become(WorkerState.SERVING)
+        if heard.word is Word.REQUEST:
+            self._rests = 0
+            self._requested(request_of(self.service, heard.ident, heard.options, heard.body))
+        elif not heard.ident:
+            self._rests = 0  # a heartbeat of its own accord: it knows this worker
+
+    def _requested(self, request: Request) -> None:
+        # what comes while we are about to leave is not begun: the broker gives it to others when we have left
+        if not self.draining:
+            self._in_hand[request.address] = request
+            self._begin(request)
+
+    def _give_up(self, request: Request) -> None:
+        if not request.cancelled:
+            request.cancelled = True
+            self._cancel(request)
+
+    def _ask(self) -> None:
+        self._asked = True
+        self.out.append(self._words.question)
+
+    # --- what handlers say --------------------------------------------------------------------------------------------
+
+    def part(self, request: Request, options: bytes, body: Frames, now: float) -> None:
+        """Send a part of a reply."""
+        self._say(Word.PARTIAL, request, options, body, now)
+
+    def final(self, request: Request, options: bytes, body: Frames, now: float) -> None:
+        """Send a reply, or its end."""
+        self._say(Word.FINAL, request, options, body, now)
+        self._done(request)
+
+    def error(self, request: Request, code: int, reason: str, now: float) -> None:
+        """Send an error."""
+        if not self._words.stock:
+            self._say(Word.ERROR, request, b"%d" % code, (reason.encode("utf-8", "replace"),), now)
+        elif self._in_hand.get(request.address) is request:
+            # there is no word for it: as if this worker had died, so that its client gets no wrong reply
+            self.out.append(self._words.disconnect)
+            farewell = list(self.out)
+            self._begin_anew("a handler failed, for which MDP has no word", now)
+            self.out += farewell
+        self._done(request)
+
+    def _say(self, word: Word, request: Request, options: bytes, body: Frames, now: float) -> None:
+        if self._in_hand.get(request.address) is request:
+            self.out.append(self._words.reply(word, request.address, options, body))
+            self._sent = now
+
+    def _done(self, request: Request) -> None:
+        if self._in_hand.get(request.address) is request:
+            del self._in_hand[request.address]
+        if self.draining and not self._in_hand:
+            self._leave()
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        if self._retry_at is not None:
+            return self._retry_at
+        if not self._linked:
+            return None
+        return min(self._sent + self._heartbeat, self._heard + self._patience * (1.0 if self._asked else ASK_AFTER))
+
+    def on_deadline(self, now: float) -> None:
+        """Send a heartbeat; look whether the broker is there; try again."""
+        if self._retry_at is not None:
+            if self._retry_at <= now:
+                self._retry_at = None
+                self.connection += 1
+            return
+        if not self._linked:
+            return
+        if self._heard + self._patience <= now:
+            self._begin_anew(f"the broker at {self._place} was silent for {self._patience:g} s", now)
+            return
+        if not self._asked and self._heard + self._patience * ASK_AFTER <= now:
+            if self._words.stock:
+                self._asked = True
+            else:
+                self._ask()
+        if self._sent + self._heartbeat <= now:
+            self.out.append(self._words.heartbeat)
+            self._sent = now
+
+    # --- how it ends --------------------------------------------------------------------------------------------------
+
+    def drain(self, now: float) -> None:
+        """Begin no more requests, and leave when those in hand are done."""
+        self.draining = True
+        if not self._in_hand:
+            self._leave()
+
+    def stop(self, now: float) -> None:
+        """Leave at once."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.state is WorkerState.LEFT:
+            return
+        if self._linked:
+            self.out.append(self._words.disconnect)
+        self._linked, self._retry_at = False, None
+        self._become(WorkerState.LEFT)
+        given_up, self._in_hand = self._in_hand, {}
+        for request in given_up.values():
+            self._give_up(request)

@@ -1,0 +1,190 @@
+"""What clients and workers say and hear, in our own dialect and in those of stock brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from scale0_core.api import Frames
+from scale0_majordomo.dialects import (
+    CANCEL,
+    MAX_NAME,
+    MAX_OPTIONS,
+    TO_WORKER,
+    WORKER_WORDS,
+    Dialect,
+    Word,
+    read_options,
+)
+
+DialectName = Literal["scale0", "mdp02", "mdp01"]
+
+DIALECTS: Mapping[str, Dialect] = {"scale0": Dialect.OWN, "mdp02": Dialect.MDP02, "mdp01": Dialect.MDP01}
+
+MMI_SERVICE = b"mmi.service"
+QUESTION = b"?"
+"""The id of the request by which a worker asks whether the broker is there."""
+
+_CLIENT_HEAD = {Dialect.OWN: (b"S0MC01",), Dialect.MDP02: (b"MDPC02",), Dialect.MDP01: (b"", b"MDPC01")}
+_WORKER_HEAD = {Dialect.OWN: (b"S0MW01",), Dialect.MDP02: (b"MDPW02",), Dialect.MDP01: (b"", b"MDPW01")}
+_FROM_BROKER = {b"\x02": Word.PARTIAL, b"\x03": Word.FINAL, b"\x04": Word.ERROR}
+_REQUEST, _CANCEL = b"\x01", b"\x05"
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+
+
+class Heard(NamedTuple):
+    """A message from the broker. To a client an ERROR has its code in ``options`` and its sentence in ``body``."""
+
+    word: Word
+    ident: bytes = b""
+    """The id of a call, or the address of a request."""
+    options: bytes = b""
+    body: Frames = ()
+
+
+class ClientWords:
+    """What a client says."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.stock = dialect is not Dialect.OWN
+        """Whether there are no ids, no errors, no cancelling."""
+        self._dialect = dialect
+        self._head = _CLIENT_HEAD[dialect]
+
+    def request(self, ident: bytes, service: bytes, options: bytes, body: Frames) -> Frames:
+        """Write REQUEST."""
+        if self._dialect is Dialect.OWN:
+            return (*self._head, _REQUEST, ident, service, options, *body)
+        if self._dialect is Dialect.MDP02:
+            return (*self._head, _REQUEST, service, *body)
+        return (*self._head, service, *body)
+
+    def cancel(self, ident: bytes) -> Frames:
+        """Write CANCEL."""
+        return (*self._head, _CANCEL, ident)
+
+    def read(self, frames: Frames) -> Heard | None:
+        """Read what the broker says; None when it makes no sense."""
+        size = len(self._head)
+        if frames[:size] != self._head:
+            return None
+        rest = frames[size:]
+        if self._dialect is Dialect.MDP01:
+            return Heard(Word.FINAL, b"", b"", rest[1:]) if len(rest) > 1 else None
+        word = _FROM_BROKER.get(rest[0]) if rest else None
+        if word is None or len(rest) < (5 if self._dialect is Dialect.OWN else 3):
+            return None
+        if self._dialect is Dialect.MDP02:
+            return Heard(word, b"", b"", rest[2:]) if word is not Word.ERROR else None
+        return Heard(word, rest[1], rest[3], rest[4:])
+
+
+class WorkerWords:
+    """What a worker says."""
+
+    def __init__(self, dialect: Dialect, service: bytes, credit: int) -> None:
+        self.stock = dialect is not Dialect.OWN
+        """Whether there are no errors, no credit, no cancelling, and the broker cannot be asked."""
+        self._dialect = dialect
+        self._head = _WORKER_HEAD[dialect]
+        self._bytes = TO_WORKER[dialect]
+        self._words = WORKER_WORDS[dialect]
+        options = () if self.stock else (write_options(credit=credit),)
+        self.ready: Frames = (*self._head, self._bytes[Word.READY], service, *options)
+        self.heartbeat: Frames = (*self._head, self._bytes[Word.HEARTBEAT])
+        self.disconnect: Frames = (*self._head, self._bytes[Word.DISCONNECT])
+        # the broker answers this one at once, on the same connection
+        self.question: Frames = (*_CLIENT_HEAD[Dialect.OWN], _REQUEST, QUESTION, MMI_SERVICE, b"", service)
+
+    def reply(self, word: Word, address: bytes, options: bytes, body: Frames) -> Frames:
+        """Write PARTIAL, FINAL or, in our own dialect, ERROR; a stock one has an empty frame where options are."""
+        return (*self._head, self._bytes[word], address, b"" if self.stock else options, *body)
+
+    def read(self, frames: Frames) -> Heard | None:
+        """Read what the broker says; None when it makes no sense. The answer to ``question`` counts as HEARTBEAT."""
+        size = len(self._head)
+        if frames[:size] != self._head:
+            return Heard(Word.HEARTBEAT, QUESTION) if frames[:1] == _CLIENT_HEAD[Dialect.OWN] else None
+        rest = frames[size:]
+        if not rest:
+            return None
+        if rest[0] == CANCEL and not self.stock:
+            return Heard(Word.CANCEL, rest[1]) if len(rest) > 1 else None
+        word = self._words.get(rest[0])
+        if word is not Word.REQUEST:
+            return Heard(word) if word in (Word.HEARTBEAT, Word.DISCONNECT) else None
+        # address, service, options; or address and an empty frame
+        fixed = 3 if self.stock else 4
+        if len(rest) <= fixed:
+            return None
+        return Heard(word, rest[1], b"" if self.stock else rest[3], rest[fixed:])
+
+
+def write_options(**options: Any) -> bytes:
+    """Write options; those that are None are left out."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return json.dumps(given, separators=(",", ":")).encode() if given else b""
+
+
+def options_of(text: bytes) -> Mapping[str, Any]:
+    """Read options; such as make no sense are none."""
+    return read_options(text) or {}
+
+
+# --- what a user says -------------------------------------------------------------------------------------------------
+
+
+class Terms(NamedTuple):
+    """What a client wants of a request, but for the time."""
+
+    retry: bool | None = None
+    priority: int = 0
+    key: str = ""
+    traceparent: str = ""
+
+    def options(self, milliseconds: int) -> bytes:
+        """Write them as options."""
+        return write_options(
+            timeout=milliseconds, retry=self.retry, priority=self.priority or None, key=self.key or None,
+            traceparent=self.traceparent or None,
+        )  # fmt: skip
+
+
+def checked_terms(retry: bool | None, priority: int, key: str, traceparent: str) -> Terms:
+    """Give the terms of a request, or raise what is wrong with them."""
+    if type(priority) is not int or abs(priority) > 2**31:
+        raise ValueError(f"a priority is a whole number: {priority!r}")
+    if traceparent and not _TRACE.fullmatch(traceparent):
+        raise ValueError(f"a traceparent looks like 00-<32 digits>-<16 digits>-01: {traceparent!r}")
+    terms = Terms(retry, priority, key, traceparent)
+    if len(terms.options(86_400_000)) > MAX_OPTIONS:
+        raise ValueError("the key is too long")
+    return terms
+
+
+NO_TERMS = Terms()
+
+
+def service_name(name: str) -> bytes:
+    """Give the name of a service as bytes."""
+    found = name.encode()
+    if not 1 <= len(found) <= MAX_NAME:
+        raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name!r}")
+    return found
+
+
+def body_frames(parts: Iterable[Any]) -> Frames:
+    """Give a body as frames; a body has at least one, which may be empty."""
+    return tuple(_frame(part) for part in parts) or (b"",)
+
+
+def _frame(part: Any) -> bytes:
+    if type(part) is bytes:
+        return part
+    if isinstance(part, str):
+        return part.encode()
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    raise TypeError(f"a body is bytes or text, not {type(part).__name__}")

@@ -1,0 +1,353 @@
+"""Requests, workers, and the services at which they meet: who gets what next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
+from zlib import crc32
+
+from scale0_core.api import Effect, Frames
+from scale0_majordomo.dialects import Dialect, worker_head
+from scale0_majordomo.settings import ServiceSettings
+
+NEVER = float("inf")
+SPARE = 64
+"""So many dead entries are left where they stand, before a tidy-up is worth it."""
+
+COUNTS = ("retried", "expired", "refused", "errors", "cancelled", "failed", "abandoned", "late")
+"""What is counted of a service beside ``requests`` and ``replies``.
+
+Of its requests each ends as one of ``replies``, ``errors`` (its worker said so), ``expired``, ``refused`` (no room),
+``cancelled``, ``failed`` (its workers died) or ``abandoned`` (its client is gone). ``late`` are replies that nobody
+waited for any more, ``retried`` are repetitions.
+"""
+
+
+class Parts:
+    """What a worker has sent of a streamed reply, for a client that takes only one."""
+
+    __slots__ = ("frames", "size")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.size = 0
+
+    def add(self, body: Frames) -> None:
+        """Append a part."""
+        self.frames += body
+        self.size += sum(map(len, body))
+
+
+class Request:
+    """What a client asked for; it is kept until it is answered."""
+
+    # Most requests need no other value of these and are never asked for them; in __init__ each would cost its time.
+    open_as: Frames = ()
+    """What the client knows it by: envelope and id, where it has one."""
+    options = b""
+    streamed = False
+    """Whether its client has got a part of the reply already."""
+    size = 0
+    due = NEVER
+    """When it has waited for too long."""
+    timed = False
+    """Whether it stands among the timers."""
+    unsent = False
+    """Whether it is known not to have reached its last worker."""
+    assigned = False
+    """Whether it waits in the backlog of one worker."""
+    retry: bool | None = None
+    """What the client says about repetitions; None leaves it to the service."""
+    priority = 0
+    key = b""
+    inside: Callable[[Frames | None, float], list[Effect]] | None = None
+    """Takes the reply, or None when there is none, where the client is in the broker itself."""
+
+    def __init__(self, address: bytes, dialect: Dialect, back: Frames, service: Service, body: Frames) -> None:
+        self.address = address
+        """What the worker knows it by."""
+        self.dialect = dialect
+        self.back = back
+        """The frames of the final reply up to its options or body; the first is the client's routing id."""
+        self.service = service
+        self.body = body
+        self.worker: Worker | None = None
+        self.given = NEVER
+        """When it was given to its worker."""
+        self.tries = 0
+        self.done = False
+        self.parts: Parts | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another worker may get it as well."""
+        settings = self.service.settings
+        wanted = settings.resend if self.retry is None else self.retry
+        return self.unsent or (wanted and not self.streamed and self.tries < settings.max_tries)
+
+
+class Worker:
+    """Somebody who offers a service."""
+
+    __slots__ = (
+        "backlog", "credit", "dialect", "envelope", "head", "heard", "in_hand", "peer", "point", "queued", "sent",
+        "service",
+    )  # fmt: skip
+
+    def __init__(
+        self, peer: bytes, dialect: Dialect, envelope: Frames, service: Service, credit: int, now: float
+    ) -> None:
+        self.peer = peer
+        self.point = crc32(peer)
+        self.dialect = dialect
+        self.envelope = envelope
+        self.head = worker_head(dialect, envelope)
+        self.service = service
+        self.credit = credit
+        """How many requests it may have in hand; none when it is gone."""
+        self.in_hand: dict[bytes, Request] = {}
+        self.heard = now
+        self.sent = now
+        self.queued = False
+        """Whether it stands among those that are ready."""
+        self.backlog: deque[Request] = deque()
+        """Requests that are to go to this worker and no other."""
+
+    def request(self, request: Request) -> Frames:
+        """Write a request for this worker."""
+        if self.dialect is Dialect.OWN:
+            return (*self.head, request.address, request.service.name, request.options, *request.body)
+        return (*self.head, request.address, b"", *request.body)
+
+
+class Service:
+    """A name, those who offer it, and what waits for them.
+
+    A request waits in one of four places: ``queue``; ``again``, before it, when its worker died; ``urgent``, instead
+    of both, where requests have priorities; or the backlog of the one worker that is to have it. One that ends there
+    is left standing as dead: it is ``done``, and has no body.
+    """
+
+    __slots__ = (
+        "_dead", "_numbers", "again", "assigned", "counts", "expiry", "max_bytes", "max_waiting", "name", "next_due",
+        "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple", "sticky", "urgent",
+        "waiting", "workers",
+    )  # fmt: skip
+
+    def __init__(self, name: bytes, settings: ServiceSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.quick = settings.scheduling in ("lru", "priority")
+        """Whether the worker that is ready longest gets a request that needs not wait."""
+        self.simple = settings.scheduling in ("lru", "least")
+        """Whether a new request waits at the end of the queue, whatever it is."""
+        self.sticky = settings.scheduling == "sticky"
+        self.expiry = settings.expiry
+        self.max_waiting = settings.max_queue
+        self.max_bytes = settings.max_queue_bytes
+        self.workers: dict[bytes, Worker] = {}
+        self.ready: deque[Worker] = deque()
+        """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
+        self.queue: deque[Request] = deque()
+        self.again: deque[Request] = deque()
+        self.urgent: list[tuple[int, int, Request]] = []
+        self.waiting = 0
+        self.assigned = 0
+        """How many of those that wait stand in backlogs."""
+        self.queue_bytes = 0
+        self.next_due = NEVER
+        """No request that waits is due before."""
+        self.requests = 0
+        self.replies = 0
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self._dead = 0
+        self._numbers = count()
+
+    @property
+    def unused(self) -> bool:
+        """Whether it may be forgotten."""
+        return not (self.workers or self.waiting)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def add(self, worker: Worker) -> None:
+        """Let a worker in; it gets the requests whose keys are its own now."""
+        others = list(self.workers.values())
+        self.workers[worker.peer] = worker
+        if not self.sticky or not self.waiting:
+            return
+        for other in others:
+            moved = [request for request in other.backlog if self._owner(request.key) is worker]
+            if moved:
+                other.backlog = deque(request for request in other.backlog if self._owner(request.key) is not worker)
+                worker.backlog.extend(moved)
+        keyed = [request for request in chain(self.again, self.queue) if request.key]
+        self.again = deque(request for request in self.again if not request.key)
+        self.queue = deque(request for request in self.queue if not request.key)
+        for request in keyed:
+            self._stand(request, first=False)
+
+    def offer(self, worker: Worker) -> None:
+        """Let a worker that has room stand at the end of those that are ready."""
+        if not worker.queued and len(worker.in_hand) < worker.credit:
+            worker.queued = True
+            self.ready.append(worker)
+
+    def leave(self, worker: Worker) -> None:
+        """Let a worker go. What stands in its backlog is still waiting, and to be placed anew."""
+        del self.workers[worker.peer]
+        worker.credit = 0
+        if len(self.ready) > 2 * len(self.workers) + SPARE:
+            self.ready = deque(worker for worker in self.ready if worker.credit)
+
+    def take_worker(self, request: Request, *, first: bool = False) -> Worker | None:
+        """Choose the worker for a request; None when it has to wait, be it only because others do."""
+        if self.sticky and request.key:
+            owner = self._owner(request.key) if self.workers else None
+            return owner if owner and len(owner.in_hand) < owner.credit else None
+        if self.waiting > self.assigned and not first:
+            return None
+        if self.settings.scheduling == "least":
+            free = [worker for worker in self.workers.values() if len(worker.in_hand) < worker.credit]
+            return min(free, key=_load, default=None)
+        ready = self.ready
+        while ready:
+            worker = ready.popleft()
+            worker.queued = False
+            if len(worker.in_hand) < worker.credit:
+                return worker
+        return None
+
+    def _owner(self, key: bytes) -> Worker:
+        """Give the worker a key belongs to: as long as it lives the same one, and few keys move when others come."""
+        seed = crc32(key)
+        # the hash of numbers is the same in every process; checksums alone are too much alike to choose by
+        return max(self.workers.values(), key=lambda worker: hash((seed, worker.point)))
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def wait(self, request: Request, due: float, *, first: bool = False) -> None:
+        """Let a request wait, at the end or at the head."""
+        self.waiting += 1
+        self.queue_bytes += request.size
+        request.due = due
+        if self.simple and not first:
+            self.queue.append(request)
+        else:
+            self._stand(request, first=first)
+
+    def _stand(self, request: Request, *, first: bool) -> None:
+        place = self.again if first else self.queue
+        if self.sticky and request.key and self.workers:
+            place = self._owner(request.key).backlog
+            if not request.done:
+                request.assigned = True
+                self.assigned += 1
+        elif self.settings.scheduling == "priority":
+            number = next(self._numbers)
+            heappush(self.urgent, (-request.priority, -number if first else number, request))
+            return
+        if first:
+            place.appendleft(request)
+        else:
+            place.append(request)
+
+    def take_request(self, worker: Worker) -> Request | None:
+        """Give the next request for a worker, its own first; None when there is none."""
+        while True:
+            if self.simple and self.queue and not self.again:
+                request = self.queue.popleft()
+                if not request.done:
+                    self.waiting -= 1
+                    self.queue_bytes -= request.size
+                    return request
+            elif worker.backlog:
+                request = worker.backlog.popleft()
+            elif self.again:
+                request = self.again.popleft()
+            elif self.queue:
+                request = self.queue.popleft()
+            elif self.urgent:
+                request = heappop(self.urgent)[2]
+            else:
+                return None
+            if request.done:
+                self._dead -= 1
+                continue
+            self.unwait(request)
+            return request
+
+    def unwait(self, request: Request) -> None:
+        """Note that a request waits no longer."""
+        self.waiting -= 1
+        self.queue_bytes -= request.size
+        if request.assigned:
+            request.assigned = False
+            self.assigned -= 1
+
+    def drop(self, request: Request) -> None:
+        """End a request where it waits."""
+        self.unwait(request)
+        request.done = True
+        request.body = ()
+        self._dead += 1
+        if self._dead > SPARE and self._dead > self.waiting:
+            self._bury()
+
+    def _bury(self) -> None:
+        self.queue = _alive(self.queue)
+        self.again = _alive(self.again)
+        self.urgent = [entry for entry in self.urgent if not entry[2].done]
+        heapify(self.urgent)
+        for worker in self.workers.values():
+            worker.backlog = _alive(worker.backlog)
+        self._dead = 0
+
+    def take_backlog(self, worker: Worker) -> list[Request]:
+        """Take over what stands in the backlog of a worker that is gone."""
+        found = [request for request in worker.backlog if not request.done]
+        self._dead -= len(worker.backlog) - len(found)
+        worker.backlog.clear()
+        for request in found:
+            self.unwait(request)
+        return found
+
+    def all_waiting(self) -> Iterator[Request]:
+        """Give all requests that wait."""
+        return (request for request in chain(self.queue, self._elsewhere()) if not request.done)
+
+    def expired(self, now: float) -> list[Request]:
+        """Give the requests that have waited for too long, and note when the next ones will have."""
+        found = []
+        self.next_due = NEVER
+        for request in self.queue:
+            if request.done:
+                continue
+            if request.due <= now:
+                found.append(request)
+            elif request.due < self.next_due:
+                self.next_due = request.due
+                if self.simple:  # the others came later
+                    break
+        for request in self._elsewhere():
+            if request.done:
+                continue
+            if request.due <= now:
+                found.append(request)
+            elif request.due < self.next_due:
+                self.next_due = request.due
+        return found
+
+    def _elsewhere(self) -> Iterable[Request]:
+        backlogs = [worker.backlog for worker in self.workers.values() if worker.backlog] if self.sticky else []
+        return chain(self.again, (entry[2] for entry in self.urgent), *backlogs)
+
+
+def _alive(requests: deque[Request]) -> deque[Request]:
+    return deque(request for request in requests if not request.done)
+
+
+def _load(worker: Worker) -> tuple[int, float]:
+    return len(worker.in_hand), worker.sent

@@ -1,0 +1,63 @@
+"""The table [plugin.majordomo] of broker.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+from attrs.validators import ge
+
+from scale0_core.api import MIB, setting
+
+
+@attrs.frozen
+class ServiceSettings:
+    """How the requests of a service are treated."""
+
+    scheduling: Literal["lru", "least", "priority", "sticky"] = setting(
+        "lru",
+        "Who gets a request: lru, the worker that has been idle longest; least, the one with fewest in hand; priority, "
+        "as lru, but urgent requests first; sticky, always the same one for a key.",
+    )
+    resend: bool = setting(True, "Whether a request whose worker died goes to another one.")
+    max_tries: int = setting(3, "How many workers may get a request, one after the other.", validator=ge(1))
+    expiry: float = setting(60.0, "Seconds for which a request may wait for a worker.", validator=ge(0.001))
+    max_queue: int = setting(10_000, "Requests that may wait.", validator=ge(0))
+    max_queue_bytes: int = setting(64 * MIB, "Bytes of requests that may wait.", validator=ge(0))
+
+
+@attrs.frozen
+class MajordomoSettings:
+    """What an operator may set."""
+
+    bind: tuple[str, ...] = setting(
+        ("tcp://127.0.0.1:5555",),
+        "Addresses to listen on; {runtime} is the broker's private folder, {name} its name.",
+    )
+    heartbeat: float = setting(2.5, "Seconds between heartbeats to a worker.", validator=ge(0.001))
+    liveness: int = setting(3, "An idle worker that is silent for so many heartbeats is forgotten.", validator=ge(1))
+    busy_timeout: float = setting(
+        900.0, "Seconds for which a worker may be silent while it works on a request.", validator=ge(0.001)
+    )
+    max_message: int = setting(16 * MIB, "Bytes in one frame; a peer that sends more is disconnected.", validator=ge(1))
+    max_services: int = setting(10_000, "Names of services at a time.", validator=ge(1))
+    max_workers: int = setting(100_000, "Workers at a time.", validator=ge(1))
+    bridge: bool = setting(
+        True, "Let Scale0's own workers be called by MDP, and MDP workers by Scale0's clients, through this broker."
+    )
+    bridge_frontend: str = setting("ipc://{runtime}/frontend", "Where the broker takes tasks.")
+    bridge_backend: str = setting("ipc://{runtime}/backend", "Where the broker takes workers.")
+    titanic: bool = setting(False, "Offer titanic.request, titanic.reply and titanic.close: requests kept on disk.")
+    titanic_expiry: float = setting(
+        604800.0,
+        "Seconds for which a stored request and its reply are kept; 0: until they are closed.",
+        validator=ge(0),
+    )
+    titanic_parallel: int = setting(64, "Stored requests carried out at the same time.", validator=ge(1))
+    default: ServiceSettings = attrs.field(
+        factory=ServiceSettings, metadata={"help": "How services are treated that have no table of their own."}
+    )
+    services: Mapping[str, ServiceSettings] = attrs.field(
+        factory=dict, metadata={"help": "Tables for services by name: [plugin.majordomo.services.thumbnails]."}
+    )

@@ -1,0 +1,331 @@
+"""Clients and workers with asyncio, with real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from scale0_majordomo.aio import (
+    CallTimedOutError,
+    Client,
+    ClosedError,
+    RemoteError,
+    Stage,
+    Worker,
+    WorkerError,
+)
+
+BIND = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
+
+
+@pytest.fixture
+def here(scale0_broker) -> str:
+    return scale0_broker.in_thread(["majordomo"], BIND).address("majordomo", "requests")
+
+
+def run(main) -> None:
+    """Run a test's coroutine, with an end."""
+    asyncio.run(asyncio.wait_for(main(), 50))
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_functions_of_all_kinds_serve(here):
+    async def main() -> None:
+        worker = Worker(here, credit=10)
+
+        @worker.service("async")
+        async def waits(request):
+            await asyncio.sleep(0)
+            return request.text.upper()
+
+        @worker.service("plain")
+        def plain(request):
+            return threading.current_thread().name
+
+        @worker.service("exits")
+        def exits(request):
+            sys.exit(3)
+
+        @worker.service("async parts")
+        async def async_parts(request):
+            for number in range(3):
+                yield b"%d" % number
+
+        @worker.service("plain parts")
+        def plain_parts(request):
+            yield b"1"
+            yield b"2"
+            return b"end"
+
+        async with worker, Client(here) as client:
+            await worker.wait_ready()
+            assert (await client.call("async", "hello")).text == "HELLO"
+            assert "majordomo worker plain" in (await client.call("plain")).text
+            assert [part async for part in client.stream("async parts")] == [(b"0",), (b"1",), (b"2",)]
+            assert [part async for part in client.stream("plain parts")] == [(b"1",), (b"2",), (b"end",)]
+            assert await client.call("async parts") == (b"0", b"1", b"2")
+            assert sorted(await client.services()) == ["async", "async parts", "exits", "plain", "plain parts"]
+            assert await client.offers("plain")
+            for _ in range(3):
+                with pytest.raises(RemoteError, match="SystemExit: 3"):
+                    await client.call("exits")
+            assert len(await client.workers("plain")) == 1
+
+    run(main)
+
+
+def test_requests_are_worked_on_at_once_and_map_keeps_their_order(here):
+    async def main() -> None:
+        together = asyncio.Event()
+        there = 0
+        worker = Worker(here, credit=100)
+
+        @worker.service("meet")
+        async def meet(request):
+            nonlocal there
+            there += 1
+            if there == 100:
+                together.set()
+            await together.wait()
+            return request
+
+        async with worker, Client(here) as client:
+            items = [b"%d" % number for number in range(500)]
+            seen: list[tuple[int, int | None]] = []
+            replies = client.map("meet", items, window=100, progress=lambda *told: seen.append(told))
+            assert [reply.body async for reply in replies] == items
+            assert seen[-1] == (500, 500)
+            found = [reply async for reply in client.map("meet", iter(items), ordered=False)]
+            assert sorted(reply.number for reply in found) == list(range(500))
+            assert all(reply.body == b"%d" % reply.number for reply in found)
+
+    run(main)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_first_error_ends_a_map_and_cancels_the_rest(here, ordered):
+    async def main() -> None:
+        cancelled: list[bytes] = []
+        worker = Worker(here, credit=10)
+
+        @worker.service("bad")
+        async def bad(request):
+            if request == (b"1",):
+                raise ValueError("one")
+            try:
+                await asyncio.sleep(0 if request == (b"0",) else 30)
+            except asyncio.CancelledError:
+                cancelled.append(request.body)
+                raise
+
+        async with worker, Client(here) as client:
+            with pytest.raises(RemoteError, match="one"):
+                async for _ in client.map("bad", [b"0", b"1", b"2", b"3"], ordered=ordered):
+                    pass
+            await until(lambda: sorted(cancelled) == [b"2", b"3"])
+
+    run(main)
+
+
+def test_cancelling_reaches_the_handler(here):
+    async def main() -> None:
+        ends: list[str] = []
+        worker = Worker(here, credit=10)
+
+        @worker.service("slow")
+        async def slow(request):
+            try:
+                await asyncio.sleep(30)
+            finally:
+                ends.append(request.text)
+
+        @worker.service("stubborn")
+        async def stubborn(request):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                ends.append("stubborn")
+            return b"all the same"
+
+        async with worker, Client(here) as client:
+            task = asyncio.ensure_future(client.call("slow", "task"))
+            await until(lambda: client._session.linked)
+            future = client.submit("slow", "future")
+            await asyncio.sleep(0.05)
+            task.cancel()
+            future.cancel()
+            with pytest.raises(CallTimedOutError):
+                await client.call("slow", "timeout", timeout=0.1)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.call("stubborn"), 0.1)
+            await until(lambda: sorted(ends) == ["future", "stubborn", "task", "timeout"])
+            # all places are free again
+            end = time.monotonic() + 10
+            while any(row["in_hand"] for row in await client.workers()):
+                assert time.monotonic() < end
+
+    run(main)
+
+
+def test_equal_requests_are_told_apart(here):
+    async def main() -> None:
+        ends: list[bool] = []
+        go_on = asyncio.Event()
+        worker = Worker(here, credit=10)
+
+        @worker.service("slow")
+        async def slow(request):
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                ends.append(True)
+                raise
+            return b"done"
+
+        async with worker, Client(here) as client:
+            futures = [client.submit("slow", b"same") for _ in range(3)]
+            await asyncio.sleep(0.1)
+            futures[1].cancel()
+            await until(lambda: ends)
+            go_on.set()
+            assert (await futures[0]).body == (await futures[2]).body == b"done"
+            assert ends == [True]
+
+    run(main)
+
+
+def test_a_stream_that_is_closed_ends_its_generator(here):
+    async def main() -> None:
+        closed = asyncio.Event()
+        worker = Worker(here)
+
+        @worker.service("endless")
+        async def endless(request):
+            try:
+                while True:
+                    yield b"x" * 1000
+            finally:
+                closed.set()
+
+        async with worker, Client(here) as client:
+            async with client.stream("endless") as stream:
+                assert (await stream.__anext__()).body == b"x" * 1000
+            await closed.wait()
+
+    run(main)
+
+
+def test_a_plain_generator_that_is_cancelled_while_it_runs_is_closed_afterwards(here):
+    async def main() -> None:
+        begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+        worker = Worker(here, credit=4)
+
+        @worker.service("parts")
+        def parts(request):
+            try:
+                yield b"1"
+                begun.set()
+                go_on.wait(20)
+                yield b"2"
+            finally:
+                closed.set()
+
+        async with worker, Client(here) as client:
+            async with client.stream("parts") as stream:
+                assert await stream.__anext__() == (b"1",)
+                await until(begun.is_set)
+            while (await client.workers())[0]["in_hand"]:
+                pass
+            assert (await client.services())["parts"]["errors"] <= 1
+            go_on.set()
+            await until(closed.is_set)
+
+    run(main)
+
+
+def test_nobody_there_is_told(here):
+    async def main() -> None:
+        async with Client(here + "x", timeout=0.2) as client:
+            with pytest.raises(CallTimedOutError) as caught:
+                await client.call("s")
+            assert caught.value.stage is Stage.CONNECTING
+        with pytest.raises(ClosedError):
+            await client.call("s")
+        worker = Worker(here + "x")
+        worker.add("s", lambda request: None)
+        await worker.start()
+        with pytest.raises(WorkerError):
+            await worker.wait_ready(0.1)
+        with pytest.raises(RuntimeError):
+            await worker.start()
+        await worker.stop()
+
+    run(main)
+
+
+def test_draining_finishes_what_is_in_hand(here):
+    async def main() -> None:
+        begun = asyncio.Event()
+        worker = Worker(here)
+
+        @worker.service("slow")
+        async def slow(request):
+            begun.set()
+            await asyncio.sleep(0.2)
+            return b"done"
+
+        worker.add("other", lambda request: b"other")
+        async with Client(here) as client:
+            await worker.start()
+            future = client.submit("slow")
+            assert (await client.call("other")).body == b"other"
+            assert await worker.remove("other")
+            assert not await client.offers("other")
+            await begun.wait()
+            assert await worker.drain()
+            assert (await future).body == b"done"
+            assert not await client.offers("slow")
+
+    run(main)
+
+
+PROGRAM = """
+import asyncio, sys
+from scale0_majordomo.aio import Worker
+
+async def main():
+    worker = Worker(sys.argv[1])
+
+    @worker.service("job")
+    async def job(request):
+        print("begun", flush=True)
+        await asyncio.sleep(0.3)
+        return b"done"
+
+    await worker.run()
+
+asyncio.run(main())
+"""
+
+
+def test_a_signal_ends_a_worker_once_its_requests_are_done(here):
+    async def main() -> None:
+        with subprocess.Popen([sys.executable, "-c", PROGRAM, here], stdout=subprocess.PIPE) as process:
+            async with Client(here) as client:
+                future = client.submit("job")
+                assert await asyncio.to_thread(process.stdout.readline) == b"begun\n"
+                process.send_signal(signal.SIGTERM)
+                assert (await future).body == b"done"
+                assert await asyncio.to_thread(process.wait, 20) == 0
+
+    run(main)

@@ -1,0 +1,346 @@
+"""A small world of clients and workers around the broker, which knows what may happen and insists on it.
+
+It is written with lists and no thought of speed, and chooses nothing: who gets which request it learns from what the
+broker sends, and checks that it was allowed.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import attrs
+
+from .conversation import SOCKET, Majordomo, conserved, nothing_left
+
+HEADS = {b"MDPC02": "0.2", b"S0MC01": "own", b"MDPW02": "0.2", b"S0MW01": "own"}
+SLACK = 0.06
+"""The broker looks for expired requests so often at most."""
+
+
+@attrs.define(eq=False)
+class Wish:
+    """A request."""
+
+    number: int
+    client: str
+    version: str
+    service: str
+    priority: int = 0
+    key: str = ""
+    deadline: float = float("inf")
+    due: float = float("inf")
+    tries: int = 0
+    holder: Hand | None = None
+    order: int = 0
+    ended: str = ""
+    parts: int = 0
+    passed_on: bool = False
+
+    @property
+    def body(self):
+        return b"%d" % self.number
+
+
+@attrs.define(eq=False)
+class Hand:
+    """A worker."""
+
+    peer: str
+    version: str
+    service: str
+    credit: int
+    holds: dict[bytes, Wish] = attrs.field(factory=dict)
+    dead: bool = False
+
+
+class World:
+    """Everybody but the broker."""
+
+    def __init__(self, scheduling="lru", **settings):
+        self.settings = {"max_queue": 6, "expiry": 5.0, "max_tries": 2, "heartbeat": 1.0, **settings}
+        self.scheduling = scheduling
+        self.broker = Majordomo(scheduling=scheduling, **self.settings)
+        self.hands: dict[str, Hand] = {}
+        self.queues: dict[str, list[Wish]] = {"s": [], "t": []}
+        self.wishes: list[Wish] = []
+        self.names = count(1)
+        self.heads = count(-1, -1)
+        self.owners: dict[str, str] = {}
+        self.gone: set[str] = set()
+
+    # --- what peers do ---
+
+    def join(self, version, service, credit):
+        if version != "own":
+            credit = 1
+        hand = Hand(f"w{next(self.names)}", version, service, credit)
+        self.hands[hand.peer] = hand
+        self.owners.clear()
+        self.broker.ready(hand.peer, service=service, version=version, **({"credit": credit} if credit > 1 else {}))
+        self.listen()
+
+    def leave(self, hand):
+        self.forget(hand)
+        self.broker.leave(hand.peer, hand.version)
+        self.listen()
+
+    def misbehave(self, hand):
+        """Say what a worker may not say: it is sent away."""
+        self.forget(hand)
+        self.broker.ready(hand.peer, service=hand.service, version=hand.version)
+        self.broker.sent_away(hand.peer, hand.version)
+        self.listen()
+
+    def die(self, hand):
+        """Without a word; the broker notices when it sends something."""
+        busy = bool(hand.holds)
+        hand.dead = True
+        self.broker.refuse(SOCKET, hand.peer)
+        if busy:
+            self.forget(hand)
+        self.broker.lose_peer(SOCKET)
+        self.sleep(0.1)
+
+    def forget(self, hand):
+        self.hands.pop(hand.peer, None)
+        self.owners.clear()
+        held = [wish for wish in hand.holds.values() if not wish.ended]
+        back = []
+        for wish in held:
+            wish.holder = None
+            wish.parts = 0
+            if wish.passed_on or wish.tries >= self.settings["max_tries"]:
+                self.end(wish, "failed")
+            else:
+                back.append(wish)
+        for wish in reversed(back):
+            self.wait(wish, first=True)
+
+    def ask(self, client, version, service, **options):
+        wish = Wish(len(self.wishes) + 1, f"c{client}", version, service)
+        if version == "own":
+            wish.priority, wish.key = options.get("priority", 0), options.get("key", "")
+            wish.deadline = self.broker.now + options.get("timeout", float("inf")) / 1000
+        else:
+            options = {}
+        self.wishes.append(wish)
+        self.wait(wish)
+        self.broker.ask(wish.client, wish.body, service=service, version=version, ident=str(wish.number), **options)
+        self.listen()
+        waiting = self.queues[service]
+        if wish in waiting and len(waiting) > self.settings["max_queue"] and version != "own":
+            self.end(wish, "refused")  # those of our own dialect are told
+        self.check()
+
+    def wait(self, wish, *, first=False):
+        wish.due = self.broker.now + self.settings["expiry"]
+        wish.order = next(self.heads) if first else wish.number
+        self.queues[wish.service].append(wish)
+        self.queues[wish.service].sort(key=lambda each: each.order)
+
+    def end(self, wish, how):
+        assert not wish.ended, (wish, how)
+        wish.ended = how
+        if wish in self.queues[wish.service]:
+            self.queues[wish.service].remove(wish)
+
+    def reply(self, hand, address, how):
+        wish = hand.holds[address]
+        if how == "part" and hand.version != "0.1":
+            if not wish.ended:
+                wish.parts += 1
+            self.broker.part(hand.peer, address, wish.body + b".%d" % wish.parts, version=hand.version)
+        elif how == "error" and hand.version == "own":
+            del hand.holds[address]
+            if wish.version != "own" and not wish.ended:
+                self.end(wish, "errors")
+            self.broker.worker_error(hand.peer, address, "555", "broken")
+        else:
+            del hand.holds[address]
+            self.broker.reply(hand.peer, address, wish.body + b"!", version=hand.version)
+        self.listen()
+
+    def cancel(self, wish):
+        self.broker.cancel(wish.client, str(wish.number))
+        self.listen()
+        if wish.version == "own":
+            assert wish.ended
+
+    def sleep(self, seconds):
+        """Let time pass; the living send heartbeats."""
+        until = self.broker.now + seconds
+        while self.broker.now < until:
+            self.broker.sleep(min(0.5, until - self.broker.now))
+            self.listen()
+            for hand in list(self.hands.values()):
+                if not hand.dead:
+                    self.broker.beat(hand.peer, hand.version)
+            self.listen()
+            self.notice_expired()
+        self.check()
+
+    def notice_expired(self):
+        """MDP's clients are not told when a request expires: look for those the broker has no more."""
+        there = {bytes(r.body[0]) for s in self.broker.service._services.values() for r in s.all_waiting()}
+        for queue in self.queues.values():
+            for wish in [wish for wish in queue if wish.body not in there]:
+                assert wish.version != "own", "it would have been told"
+                assert wish.due <= self.broker.now, "it vanished before its time"
+                self.end(wish, "expired")
+
+    # --- what they hear ---
+
+    def listen(self):
+        for frames in self.broker.all_sent():
+            self.hear(frames[0].decode(), frames[1:])
+
+    def hear(self, peer, frames):
+        if peer.startswith("w"):
+            hand = self.hands[peer]
+            assert not hand.dead
+            skip = 2 if hand.version == "0.1" else 1
+            command = frames[skip]
+            if command == b"\x02":
+                self.given(hand, frames[skip + 1 :])
+            elif command == b"\x08":
+                assert hand.version == "own"
+                assert frames[skip + 1] in hand.holds
+            else:
+                assert command == (b"\x04" if hand.version == "0.1" else b"\x05"), "nobody is sent away without reason"
+        elif frames[0] == b"":
+            _, header, service, *body = frames
+            assert header == b"MDPC01"
+            self.answered(peer, "0.1", service, body, b"")
+        else:
+            version = HEADS[frames[0]]
+            command = frames[1]
+            ident = frames[2] if version == "own" else b""
+            service, *body = frames[2:] if version == "0.2" else (frames[3], *frames[4:])
+            if command == b"\x04":
+                self.failed(peer, ident, int(body[0]))
+            else:
+                body = body if version == "0.2" else body[1:]
+                self.answered(peer, version, service, body, ident, part=command == b"\x02")
+
+    def given(self, hand, frames):
+        address = frames[0]
+        wish = self.wishes[int(frames[-1]) - 1]
+        assert not wish.ended, "what has ended is not given to anybody"
+        assert wish.holder is None, "nobody else has it"
+        assert wish.service == hand.service
+        assert len(hand.holds) < hand.credit, "nobody gets more than it can take"
+        queue = self.queues[wish.service]
+        if self.scheduling in ("lru", "least"):
+            assert wish is queue[0], "first come, first served"
+        elif self.scheduling == "priority":
+            assert wish is min(queue, key=lambda each: (-each.priority, each.order))
+        elif wish.key and not any(each.dead for each in self.hands.values()):
+            assert self.owners.setdefault(wish.service + wish.key, hand.peer) == hand.peer
+        queue.remove(wish)
+        wish.holder = hand
+        wish.tries += 1
+        assert wish.tries <= self.settings["max_tries"]
+        hand.holds[address] = wish
+
+    def answered(self, client, version, service, body, ident, *, part=False):
+        wish = self.wishes[int(body[-1].rstrip(b"!").split(b".")[0]) - 1]
+        assert (wish.client, wish.version, wish.service.encode()) == (client, version, service)
+        assert not ident or int(ident) == wish.number
+        assert wish.holder is not None
+        if part:
+            assert body == [wish.body + b".%d" % wish.parts]
+            wish.passed_on = True
+            return
+        collected = [wish.body + b".%d" % (number + 1) for number in range(wish.parts)] if version == "0.1" else []
+        assert body == [*collected, wish.body + b"!"]
+        self.end(wish, "replies")
+
+    def failed(self, client, ident, code):
+        wish = self.wishes[int(ident) - 1]
+        assert wish.client == client
+        now = self.broker.now
+        if code == 502:
+            assert wish.ended == "failed"
+            wish.ended = "failed and told"
+            return
+        waiting = wish in self.queues[wish.service]
+        self.end(wish, {408: "expired", 410: "cancelled", 429: "refused", 555: "errors"}[code])
+        if code == 408:
+            assert wish.deadline <= now or (waiting and wish.due <= now)
+        elif code == 429:
+            assert waiting
+            assert len(self.queues[wish.service]) >= self.settings["max_queue"]
+
+    # --- what must hold at any time ---
+
+    def check(self):
+        conserved(self.broker.service)
+        service = self.broker.service
+        for name, queue in self.queues.items():
+            desk = service._services.get(name.encode())
+            waiting = [] if desk is None else [int(bytes(r.body[0])) for r in desk.all_waiting()]
+            assert sorted(waiting) == sorted(wish.number for wish in queue)
+            late = self.broker.now - SLACK
+            assert all(wish.due > late and wish.deadline > late for wish in queue), "it should have expired"
+            free = [h for h in self.hands.values() if h.service == name and not h.dead and len(h.holds) < h.credit]
+            if self.scheduling != "sticky":
+                assert not (queue and free), "nobody idles while requests wait"
+        for hand in self.hands.values():
+            known = service._workers.get(hand.peer.encode())
+            assert known is not None or hand.dead
+            assert hand.dead or set(known.in_hand) == set(hand.holds)
+        for wish in self.wishes:
+            if not wish.ended:
+                assert wish.holder is not None or wish in self.queues[wish.service], "no request is lost"
+            if wish.ended == "failed":
+                assert wish.version != "own", "it was to be told"
+
+    def finish(self):
+        """Let everybody go: nothing is left, and every request has ended one way."""
+        for hand in list(self.hands.values()):
+            if hand.dead:
+                del self.hands[hand.peer]
+        self.sleep(4.0)
+        for hand in list(self.hands.values()):
+            self.leave(hand)
+        self.sleep(self.settings["expiry"] + 1.0)
+        nothing_left(self.broker.service)
+        totals = self.broker.totals
+        assert totals["requests"] == len(self.wishes)
+        for how in ("replies", "expired", "refused", "errors", "cancelled", "failed"):
+            assert totals[how] == sum(wish.ended.split()[0] == how for wish in self.wishes), how
+
+
+def options_from(random):
+    """Give options of a request, most of the time none."""
+    choices = {
+        "timeout": lambda: random.choice([200, 1500, 3000]), "priority": lambda: random.randrange(3),
+        "key": lambda: random.choice("xyz"),
+    }  # fmt: skip
+    return {name: choose() for name, choose in choices.items() if random.random() < 0.4}
+
+
+def step(world, random):
+    """Do something at random."""
+    hands = [hand for hand in world.hands.values() if not hand.dead]
+    busy = [hand for hand in hands if hand.holds]
+    roll = random.random()
+    if roll < 0.4:
+        version, service = random.choice(["0.1", "0.2", "own"]), random.choice("sst")
+        world.ask(random.randrange(3), version, service, **options_from(random))
+    elif roll < 0.75 and busy:
+        hand = random.choice(busy)
+        how = random.choice(["final", "final", "final", "part", "error"])
+        world.reply(hand, random.choice(list(hand.holds)), how)
+    elif roll < 0.83:
+        if len(hands) < 6:
+            world.join(random.choice(["0.1", "0.2", "own"]), random.choice("sst"), random.choice([1, 2, 4]))
+    elif roll < 0.9:
+        world.sleep(random.choice([0.01, 0.3, 1.0, 3.0]))
+    elif roll < 0.95 and world.wishes:
+        wish = random.choice(world.wishes[-10:])
+        if wish.version == "own" and not wish.ended:
+            world.cancel(wish)
+    elif hands:
+        random.choice([world.leave, world.die, world.misbehave])(random.choice(hands))
+    world.check()

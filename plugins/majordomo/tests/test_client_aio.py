@@ -115,15 +115,20 @@ def test_requests_are_worked_on_at_once_and_map_keeps_their_order(here):
 @pytest.mark.parametrize("ordered", [True, False])
 def test_the_first_error_ends_a_map_and_cancels_the_rest(here, ordered):
     async def main() -> None:
+        begun: list[bytes] = []
         cancelled: list[bytes] = []
         worker = Worker(here, credit=10)
 
         @worker.service("bad")
         async def bad(request):
             if request == (b"1",):
+                await until(lambda: sorted(begun) == [b"2", b"3"])  # one that is cancelled before it began never runs
                 raise ValueError("one")
+            if request == (b"0",):
+                return
+            begun.append(request.body)
             try:
-                await asyncio.sleep(0 if request == (b"0",) else 30)
+                await asyncio.sleep(30)
             except asyncio.CancelledError:
                 cancelled.append(request.body)
                 raise

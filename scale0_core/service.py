@@ -58,7 +58,9 @@ class Endpoint:
     ZeroMQ's defaults: ``max_message`` is the bytes of one frame, and a message of more than ``max_frames`` frames is
     dropped and counted. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
     arrives as a *blob*, which ``len()``, ``bytes()`` and ``memoryview()`` accept and which is sent without a copy.
-    ``watch_peers`` has ``on_peer_lost`` called when a connection ends.
+    ``watch_peers`` has ``on_peer_lost`` called when a connection ends. ``tasks`` is a promise: a request with an empty
+    frame after the routing id gets exactly one answer, to the same routing id and with an empty frame. Then clients of
+    the broker may reach the service by a TASK with its name as well; one ROUTER of a service may say so.
     """
 
     kind: SocketKind = attrs.field(converter=SocketKind)
@@ -70,7 +72,13 @@ class Endpoint:
     max_frames: int = 1024
     blob_over: int | None = None
     watch_peers: bool = False
+    tasks: bool = attrs.field(default=False)
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
+
+    @tasks.validator
+    def _only_routers_take_tasks(self, field: attrs.Attribute[bool], value: bool) -> None:
+        if value and self.kind is not SocketKind.ROUTER:
+            raise ValueError(f"only a ROUTER can take tasks, and this is a {self.kind.value}")
 
 
 @attrs.frozen

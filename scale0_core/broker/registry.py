@@ -42,7 +42,8 @@ class Provider:
 
     ``state`` is ``responsive``; ``unresponsive`` while it is silent; ``lost`` when its connection is gone and it may
     come back; ``quarantined`` when the broker no longer calls it. ``endpoints`` are all its addresses, ``sockets`` the
-    same by the name of the socket.
+    same by the name of the socket. ``tasks`` tells whether a TASK with the service's name reaches it: always a worker,
+    and a service of a plugin when that takes tasks.
     """
 
     service: str
@@ -53,6 +54,7 @@ class Provider:
     metadata: Mapping[str, str] = attrs.field(factory=dict)
     endpoints: tuple[str, ...] = ()
     sockets: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    tasks: bool = attrs.field(default=attrs.Factory(lambda self: self.kind == "worker", takes_self=True))
 
     @property
     def live(self) -> bool:
@@ -138,6 +140,13 @@ class Registry:
         known = self._providers.get((kind, provider, service))
         if known is not None:
             self._store(attrs.evolve(known, state=state))
+
+    def set_tasks(self, service: str, provider: str, *, tasks: bool) -> bool:
+        """Note that a service of a plugin takes tasks, or no longer; tell whether there is such a service."""
+        known = self._providers.get(("hosted", provider, service))
+        if known is not None:
+            self._store(attrs.evolve(known, tasks=tasks))
+        return known is not None
 
     def services_of(self, provider: str, services: Iterable[Provider]) -> None:
         """Replace all that one worker offers."""

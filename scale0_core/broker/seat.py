@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
@@ -20,6 +20,7 @@ from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
     Delayed,
     Effect,
+    Endpoint,
     Frames,
     Job,
     JobResult,
@@ -71,6 +72,8 @@ class Seat:
 
     def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
         self.service = service
+        self.endpoints: Mapping[str, Endpoint] = service.endpoints
+        """The sockets to open: the service's own, and those that the seat needs for it."""
         self.plugin = plugin or service.name
         self.limits = limits or SeatLimits()
         self.counts = SeatCounts()
@@ -130,7 +133,7 @@ class Seat:
     def on_deadline(self, now: float) -> None:
         """Call the service if something is due."""
         self._now = now
-        due = self.next_deadline()
+        due = Seat.next_deadline(self)  # the service's own, whatever else there may be at this seat
         if due is None or due > now:
             return
         try:

@@ -98,6 +98,8 @@ class BrokerService:
         self.management = Management(running.network.users, self._management_commands())
         registry.measure_by("worker", self._stats)
         self._addresses: Mapping[str, tuple[str, ...]] = {}
+        self._doors: dict[str, tuple[str, str]] = {}
+        """Workers by which services of plugins take tasks: the service's name and who hosts it, by the identity."""
         self._drain_until = -math.inf
         self._probes: list[float] = []
         self._started: float | None = None
@@ -402,8 +404,9 @@ class BrokerService:
     # --- registry ---------------------------------------------------------------------------------------------------
 
     def _worker_changed(self, worker: Worker) -> None:
-        names = ",".join(service.name.decode("utf-8", "replace") for service in worker.services)
-        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=names)
+        names = [service.name.decode("utf-8", "replace") for service in worker.services]
+        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=",".join(names))
+        door = self._door(worker.identity, names, open=worker.responsive)
         if worker.lost:
             self.registry.lose(worker.identity)
             return
@@ -411,7 +414,7 @@ class BrokerService:
             worker.identity,
             (
                 Provider(
-                    service=service.name.decode("utf-8", "replace"),
+                    service=name,
                     provider=worker.identity,
                     kind="worker",
                     state="responsive" if worker.state.value in ("ready", "busy") else worker.state.value,
@@ -419,9 +422,22 @@ class BrokerService:
                     metadata=worker.metadata,
                     endpoints=tuple(self._addresses.get("frontend", ())),
                 )
-                for service in worker.services
+                for name in names
+                if name != door
             ),
         )
+
+    def _door(self, identity: str, names: Iterable[str], *, open: bool) -> str | None:  # noqa: A002
+        """Give the service of a plugin whose door this worker is; the registry has the service already, and once."""
+        known = self._doors.pop(identity, None)
+        for name in names:
+            owner = identity.removesuffix(f".{name}")
+            if owner != identity and self.registry.set_tasks(name, owner, tasks=open):
+                self._doors[identity] = (name, owner)
+                return name
+        if known is not None:
+            self.registry.set_tasks(*known, tasks=False)
+        return None
 
     def _stats(self, service: str) -> ServiceStats | None:
         queue = self.dispatcher.services.get(service.encode())
@@ -497,17 +513,19 @@ class BrokerService:
         return [*workers, *frontends], []
 
     def _list_services(self, _: Arguments, now: float) -> Answer:
-        rows = service_rows(self.dispatcher.services)
-        hosted = [entry for entry in self.registry.providers() if entry.kind == "hosted"]
-        return [
-            *({**row, "kind": "worker"} for row in rows),
-            *(self._hosted_row(entry) for entry in hosted),
-        ], []
+        rows = {row["service"]: {**row, "kind": "worker"} for row in service_rows(self.dispatcher.services)}
+        hosted = []
+        for entry in self.registry.providers():
+            if entry.kind == "hosted":
+                # where the door is the only worker, its figures are the service's own, and not a service beside it
+                own_tasks = entry.tasks and rows.get(entry.service, {}).get("workers") == 1
+                hosted.append(self._hosted_row(entry, rows.pop(entry.service) if own_tasks else {}))
+        return [*rows.values(), *hosted], []
 
-    def _hosted_row(self, entry: Provider) -> dict[str, Any]:
+    def _hosted_row(self, entry: Provider, tasks: Mapping[str, Any]) -> dict[str, Any]:
         stats = self.registry.stats(entry.service, "hosted")
         told = {"service": entry.service, "kind": "hosted", "endpoints": list(entry.endpoints), "workers": 1}
-        return {**told, "requests": stats.requests, "errors": stats.errors}
+        return {**tasks, **told, "tasks": entry.tasks, "requests": stats.requests, "errors": stats.errors}
 
     def _list_peers(self, _: Arguments, now: float) -> Answer:
         own = self.running.network.identity

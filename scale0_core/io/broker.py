@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import resource
+import secrets
 import signal
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,11 @@ from types import FrameType
 import zmq
 
 from scale0_core import __version__
+from scale0_core.broker.door import DoorPlan, make_seat
 from scale0_core.broker.registry import Provider, ServiceStats
 from scale0_core.broker.reporter import Reporter
-from scale0_core.broker.seat import Seat
+from scale0_core.broker.service import BrokerService
+from scale0_core.config.addresses import seen_from
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
@@ -27,6 +30,7 @@ from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
+from scale0_core.service import Service
 
 LOG = get_logger("broker")
 
@@ -73,7 +77,7 @@ class Broker:
         """Put the services of plugins into the registry, beside those that workers will offer."""
         assert self.loop is not None
         versions = {name: found.version for name, found in installed_plugins().items()}
-        provider = self.core.network.identity or running.name
+        provider = self._provider
         for station in self.loop.stations:
             service, seat = station.seat.service.name, station.seat
             sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
@@ -99,7 +103,11 @@ class Broker:
             name=self.core.broker.name,
             wire=self.loop.wire.name,
             addresses={
-                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
+                station.seat.service.name: {
+                    name: opened.addresses
+                    for name, opened in station.sockets.items()
+                    if name in station.seat.service.endpoints
+                }
                 for station in stations
             },
             counts={station.seat.service.name: station.seat.counts for station in stations},
@@ -196,13 +204,33 @@ class Broker:
                     raise PluginContractError(
                         name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
                     )
-                stations.append(loop.add(Seat(service, plugin=name, limits=self.core.limits.seat())))
+                seat = make_seat(service, self._door_plan(service, loop), plugin=name, limits=self.core.limits.seat())
+                stations.append(loop.add(seat))
         except Exception as error:
             for station in stations:
                 loop.remove(station)
             failure = error if isinstance(error, PluginError) else _start_failed(name, error)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
+
+    def _door_plan(self, service: Service, loop: Loop) -> DoorPlan | None:
+        """Say how a service may reach the broker's own backend; None where that is not open."""
+        network = self.core.network
+        own = [station.sockets for station in loop.stations if station.seat.service.name == BrokerService.name]
+        if not own or "backend" not in own[0]:
+            return None
+        return DoorPlan(
+            backend=seen_from("", own[0]["backend"].bound[0]),
+            identity=f"{self._provider}.{service.name}",
+            secret=secrets.token_bytes(16),
+            task_timeout=network.task_timeout / 1000,
+            max_task_timeout=network.max_task_timeout / 1000,
+        )
+
+    @property
+    def _provider(self) -> str:
+        """Who hosts the services of plugins."""
+        return self.core.network.identity or self.core.broker.name
 
     def _left_out(self, name: str, error: PluginError) -> None:
         """Tell that a plugin is left out; raise when the broker is not to run without it."""

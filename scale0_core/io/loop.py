@@ -92,10 +92,10 @@ class Loop:
 
     def add(self, seat: Seat) -> Station:
         """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
-        routers = {name for name, endpoint in seat.service.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
+        routers = {name for name, endpoint in seat.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
         station = Station(seat, Outbox(routers, self.limits.outbox_bytes))
         try:
-            for name, endpoint in seat.service.endpoints.items():
+            for name, endpoint in seat.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
                 station.sockets[name] = opened
                 station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
@@ -269,7 +269,7 @@ class Loop:
                 failed.extend((seat.service.name, failure) for failure in failures)
             while (batch := seat.jobs.take()) is not None:
                 self._start_jobs(station, batch)
-            if seat.quarantined and station.sockets:
+            if seat.quarantined and station.sockets and not seat.sends:  # its last words leave in the next turn
                 station.close()
                 self._poller = None
         if self.observers and (received or sent or failed):

@@ -73,7 +73,7 @@ class DiscoveryService:
         self._bookmark_at = 0.0
         self._last_bookmark = 0.0
         self.endpoints: Mapping[str, Endpoint] = {
-            "requests": Endpoint(kind=SocketKind.ROUTER, bind=bind, max_message=64 * KIB),
+            "requests": Endpoint(kind=SocketKind.ROUTER, bind=bind, max_message=64 * KIB, tasks=True),
             # verbose: every newcomer is seen, and not only the first of a topic
             "watch": Endpoint(
                 kind=SocketKind.XPUB, bind=watch, max_message=KIB, high_water=10_000, options={"XPUB_VERBOSE": 1}
@@ -265,6 +265,7 @@ def _row(provider: Provider) -> Row:
         "metadata": dict(provider.metadata),
         "endpoints": list(provider.endpoints),
         "sockets": {name: list(addresses) for name, addresses in provider.sockets.items()},
+        "tasks": provider.tasks,
     }
 
 

@@ -68,6 +68,7 @@ def test_lists_all_there_is_to_know_of_a_provider(talk):
             {
                 "service": "x", "provider": "w1", "kind": "worker", "state": "responsive", "version": "1.2",
                 "metadata": {"zone": "eu"}, "endpoints": ["tcp://a:1"], "sockets": {"front": ["tcp://a:1"]},
+                "tasks": True,
             }
         ],
     }  # fmt: skip

@@ -42,6 +42,7 @@ class EchoService:
                 bind=bind,
                 max_message=self._settings.max_message,
                 blob_over=8 * KIB,
+                tasks=True,
             )
         }
 

@@ -1,13 +1,13 @@
-"""Majordomo with a bridge: services of Scale0 workers for MDP clients, services of MDP workers for Scale0 clients."""
+"""Majordomo with a bridge: services of Scale0 for MDP clients, services of MDP workers for Scale0 clients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from scale0_core.api import Effect, Frames, Registry
+from scale0_core.api import Effect, Frames, InnerTask, Registry
 from scale0_majordomo import dialects
-from scale0_majordomo.bridge import TASKS, Answer, Bridge, Task
+from scale0_majordomo.bridge import TASKS, Answer, Bridge, fits
 from scale0_majordomo.desk import Parts, Request, Worker
 from scale0_majordomo.dialects import Dialect, Said, Word
 from scale0_majordomo.service import SOCKET, MajordomoService
@@ -20,7 +20,7 @@ PAUSE = 0.05
 
 
 class Abroad(NamedTuple):
-    """A request that a Scale0 worker has."""
+    """A request that Scale0 has."""
 
     dialect: Dialect
     back: Frames
@@ -47,12 +47,12 @@ class BridgedMajordomo(MajordomoService):
         if socket == TASKS:
             answer = self._bridge.answer(frames)
             return self._came_back(answer) if answer is not None else ()
-        effects, task = self._bridge.receive(frames, now)
-        return [*effects, *self._carry_out(task, now)] if task is not None else effects
+        sends, task = self._bridge.worker.receive(frames, now)
+        return [*sends, *self._carry_out(task, now)] if task is not None else sends
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        due = min(self._bridge.due, self._offer_due)
+        due = min(self._bridge.worker.due, self._offer_due)
         own = super().next_deadline()
         if own is not None and own < due:
             return own
@@ -65,7 +65,9 @@ class BridgedMajordomo(MajordomoService):
             self._offer_due = float("inf")
             offered = [name for name, service in self._services.items() if service.workers]
             effects += self._bridge.offer(offered, now)
-        return [*effects, *self._bridge.on_deadline(now)]
+        if self._bridge.worker.due <= now:
+            effects += self._bridge.worker.on_deadline(now)
+        return effects
 
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
         """Note that a message could not be sent; to the broker itself, it is said again in time."""
@@ -73,30 +75,36 @@ class BridgedMajordomo(MajordomoService):
             return super().on_undelivered(socket, frames, reason, now)
         if socket == TASKS and len(frames) > 4:
             return self._came_back(Answer(bytes(frames[4]), (), code=503, reason="the broker takes no tasks"))
+        self._bridge.worker.undelivered(frames, now)
         return ()
 
     def on_stop(self, now: float) -> Iterable[Effect]:
         """Take leave of everybody."""
-        return [*super().on_stop(now), *self._bridge.leave()]
+        return [*super().on_stop(now), *self._bridge.worker.leave()]
 
-    # --- requests of MDP clients for Scale0 workers -------------------------------------------------------------------
+    # --- requests of MDP clients for services of Scale0 ---------------------------------------------------------------
 
     def _client_said(self, said: Said, now: float) -> Iterable[Effect]:
         is_new = said.word is Word.REQUEST and said.service not in self._services
         if is_new and len(self._abroad) < MOST_ABROAD and self._is_elsewhere(said.service):
-            retry = self._settings.default.resend
-            number, send = self._bridge.call(said.service, said.body, self._settings.default.expiry, retry=retry)
-            back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
-            self._abroad[number] = Abroad(said.dialect, back, Parts())
-            self.counts["requests"] += 1
-            return (send,)
+            return self._go_abroad(said)
         return super()._client_said(said, now)
 
+    def _go_abroad(self, said: Said) -> Iterable[Effect]:
+        retry = self._settings.default.resend
+        number, send = self._bridge.call(said.service, said.body, self._settings.default.expiry, retry=retry)
+        back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
+        self._abroad[number] = Abroad(said.dialect, back, Parts())
+        self.counts["requests"] += 1
+        return (
+            (send,) if fits(said.body) else self._came_back(Answer(number, (), code=413, reason="too large for a task"))
+        )
+
     def _is_elsewhere(self, service: bytes) -> bool:
-        """Tell whether a Scale0 worker offers a service; the bridge itself is none."""
+        """Tell whether a worker or a plugin of Scale0 takes tasks for a service; the bridge itself does not count."""
         name = service.decode("utf-8", "replace")
         return any(
-            provider.service == name and provider.kind == "worker" and provider.provider != self._bridge.identity
+            provider.service == name and provider.tasks and provider.provider != self._bridge.identity
             for provider in self._registry.providers()
         )
 
@@ -124,18 +132,20 @@ class BridgedMajordomo(MajordomoService):
 
     # --- tasks of Scale0 clients for MDP workers ----------------------------------------------------------------------
 
-    def _carry_out(self, task: Task, now: float) -> Iterable[Effect]:
+    def _carry_out(self, task: InnerTask, now: float) -> Iterable[Effect]:
+        reply = self._bridge.worker.reply
         service = self._services.get(task.service)
         if service is None or not service.workers:
-            return [self._bridge.reply(task, (), code=503, reason="its workers are gone")]
+            return reply(task, (), code=503, reason="its workers are gone")
         request = Request(b"%d" % next(self._addresses), Dialect.MDP01, (b"",), service, task.body or (b"",))
 
-        def answered(reply: Frames | None, now: float) -> list[Effect]:
-            if reply is None:
-                return [self._bridge.reply(task, (), code=502, reason="no worker of MDP answered it")]
-            return [self._bridge.reply(task, reply)]
+        def answered(body: Frames | None, now: float) -> Iterable[Effect]:
+            return (
+                reply(task, (), code=502, reason="no worker of MDP answered it") if body is None else reply(task, body)
+            )
 
         request.inside = answered
+        request.part = lambda body: reply(task, body, more=True)
         return self._requested(request, now)
 
     def _ready(self, peer: bytes, said: Said, now: float) -> Iterable[Effect]:

@@ -62,8 +62,10 @@ class Request:
     """What the client says about repetitions; None leaves it to the service."""
     priority = 0
     key = b""
-    inside: Callable[[Frames | None, float], list[Effect]] | None = None
+    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
     """Takes the reply, or None when there is none, where the client is in the broker itself."""
+    part: Callable[[Frames], Iterable[Effect]] | None = None
+    """Takes a part of the reply, where a client in the broker wants it as it comes."""
 
     def __init__(self, address: bytes, dialect: Dialect, back: Frames, service: Service, body: Frames) -> None:
         self.address = address

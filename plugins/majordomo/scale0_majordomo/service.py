@@ -557,6 +557,9 @@ class MajordomoService:
     def _part(self, request: Request, said: Said) -> Iterable[Effect]:
         if request.done:
             return ()
+        if request.part is not None:
+            request.streamed = True
+            return request.part(said.body)
         if request.dialect is not MDP01:
             request.streamed = True
             return [(SOCKET, dialects.partial(request.dialect, request.back, said.options, said.body))]
@@ -596,7 +599,7 @@ class MajordomoService:
         request.parts = None
         self._finish(request)
         if request.inside is not None:
-            return request.inside(None, self._now)
+            return list(request.inside(None, self._now))
         return [(SOCKET, dialects.error(request.back, code, reason))] if request.dialect is OWN else []
 
     def _give_up(self, request: Request) -> list[Effect]:

@@ -34,6 +34,9 @@ from scale0_core.service import Service
 
 LOG = get_logger("broker")
 
+NETWORK = "network"
+"""The name of the core's own plugin that speaks the Scale0 protocol."""
+
 COLLECT_AFTER = (50_000, 10, 10)
 """New objects after which Python looks for cycles."""
 
@@ -62,7 +65,8 @@ class Broker:
             self._runtime_dir = Path(context.runtime_dir)
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
-            for name in list(self.plugins.plugins):
+            # the network first: the others may ask where it listens
+            for name in sorted(self.plugins.plugins, key=lambda name: name != NETWORK):
                 self._start(name, settings[name], context, self.loop)
             self.loop.observers += self.plugins.batch_observers()
         except BaseException:
@@ -168,7 +172,7 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
-        self.plugins.add("network", NetworkPlugin(self.config))
+        self.plugins.add(NETWORK, NetworkPlugin(self.config))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():

@@ -382,9 +382,9 @@ def test_one_router_takes_tasks():
 # --- anything at all --------------------------------------------------------------------------------------------------
 
 WORDS = (
-    b"", b"S0W01", b"S0C01", b"TASK", b"READYOK", b"CONFIG", b"CONFIGACK", b"HEARTBEAT", b"FORCENEGOTIATE", b"ERROR", b"{}",
+    b"", b"S0W01", b"S0C01", b"TASK", b"READYOK", b"CONFIG", b"CONFIGACK", b"HEARTBEAT", b"FORCENEGOTIATE", b"ERROR",
     b"DISCONNECTERROR", b"CHANGEBROKER", b"{", b'{"hbeatinterval":-1}', b'{"refused":3}', b'{"timeout":"x"}', b"shop",
-    b'{"config_version":[]}', b"RAISE", b"SILENT", b"\xff",
+    b'{"config_version":[]}', b"{}", b"RAISE", b"SILENT", b"\xff",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from scale0_core.api import Effect, Frames, InnerTask, Registry
+from scale0_core.api import Change, Effect, Frames, InnerTask, Registry
 from scale0_majordomo import dialects
 from scale0_majordomo.bridge import TASKS, Answer, Bridge, fits
 from scale0_majordomo.desk import Parts, Request, Worker
@@ -39,6 +39,9 @@ class BridgedMajordomo(MajordomoService):
         self._registry = registry
         self._abroad: dict[bytes, Abroad] = {}
         self._offer_due = float("inf")
+        self._found: set[bytes] = set()
+        """Services that somebody of Scale0 offers now, and for which requests wait here."""
+        registry.watch(self._registry_changed)
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message, from whichever side."""
@@ -52,6 +55,8 @@ class BridgedMajordomo(MajordomoService):
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
+        if self._found:
+            return self._now
         due = min(self._bridge.worker.due, self._offer_due)
         own = super().next_deadline()
         if own is not None and own < due:
@@ -60,7 +65,7 @@ class BridgedMajordomo(MajordomoService):
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
-        effects = [*super().on_deadline(now)]
+        effects = [*super().on_deadline(now), *self._send_waiting()]
         if self._offer_due <= now:
             self._offer_due = float("inf")
             offered = [name for name, service in self._services.items() if service.workers]
@@ -85,20 +90,45 @@ class BridgedMajordomo(MajordomoService):
     # --- requests of MDP clients for services of Scale0 ---------------------------------------------------------------
 
     def _client_said(self, said: Said, now: float) -> Iterable[Effect]:
-        is_new = said.word is Word.REQUEST and said.service not in self._services
-        if is_new and len(self._abroad) < MOST_ABROAD and self._is_elsewhere(said.service):
-            return self._go_abroad(said)
+        known = self._services.get(said.service)
+        if (known is None or not known.workers) and said.word is Word.REQUEST and self._is_elsewhere(said.service):
+            back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
+            self.counts["requests"] += 1
+            return self._go_abroad(said.dialect, back, said.service, said.body)
         return super()._client_said(said, now)
 
-    def _go_abroad(self, said: Said) -> Iterable[Effect]:
-        retry = self._settings.default.resend
-        number, send = self._bridge.call(said.service, said.body, self._settings.default.expiry, retry=retry)
-        back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
-        self._abroad[number] = Abroad(said.dialect, back, Parts())
-        self.counts["requests"] += 1
-        return (
-            (send,) if fits(said.body) else self._came_back(Answer(number, (), code=413, reason="too large for a task"))
+    def _go_abroad(self, dialect: Dialect, back: Frames, service: bytes, body: Frames) -> Iterable[Effect]:
+        number, send = self._bridge.call(
+            service, body, self._settings.default.expiry, retry=self._settings.default.resend
         )
+        full = len(self._abroad) >= MOST_ABROAD
+        self._abroad[number] = Abroad(dialect, back, Parts())
+        if full:
+            return self._came_back(Answer(number, (), code=429, reason="too many requests are with Scale0"))
+        if not fits(body):
+            return self._came_back(Answer(number, (), code=413, reason="too large for a task"))
+        return (send,)
+
+    def _registry_changed(self, change: Change) -> None:
+        """Note that requests which wait for a worker of MDP can go elsewhere now."""
+        provider = change.provider
+        if provider.tasks and change.kind != "removed" and provider.provider != self._bridge.identity:
+            service = self._services.get(provider.service.encode(errors="replace"))
+            if service is not None and service.waiting and not service.workers:
+                self._found.add(service.name)
+
+    def _send_waiting(self) -> list[Effect]:
+        effects: list[Effect] = []
+        found, self._found = self._found, set()
+        for service in [self._services[name] for name in found if name in self._services]:
+            waiting = [] if service.workers else [each for each in service.all_waiting() if each.inside is None]
+            for request in waiting:
+                body = request.body
+                service.drop(request)
+                self._finish(request)
+                effects += self._go_abroad(request.dialect, request.back, service.name, body)
+            self._tidy(service)
+        return effects
 
     def _is_elsewhere(self, service: bytes) -> bool:
         """Tell whether a worker or a plugin of Scale0 takes tasks for a service; the bridge itself does not count."""

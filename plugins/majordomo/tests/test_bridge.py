@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 import zmq
 
-from scale0_core.api import Provider, Registry
+from scale0_core.api import Endpoint, PluginInfo, Provider, Registry, hookimpl
+from scale0_core.client import CallError
 from scale0_core.client import Client as Scale0Client
 from scale0_core.client import Worker as Scale0Worker
 from scale0_core.testing import Script, check_service
@@ -57,12 +59,124 @@ def test_mdp_services_are_offered_and_tasks_carried_out():
     script.expect("offers", "S0W01", "TASKREPLY", "", "echo", "17", "HELLO")
     script.sleep(1.0)
     script.expect("offers", "S0W01", "HEARTBEAT", '{"config_version":7}')
+    script.feed("offers", "S0W01", "HEARTBEAT", '{"time":1.0,"config_version":7}')
+    script.expect_nothing()  # it was the answer, and is not answered in turn
+    script.feed("offers", "S0W01", "HEARTBEAT", '{"time":1.0,"config_version":7}')
+    script.expect("offers", "S0W01", "HEARTBEAT", '{"config_version":7}')
     script.feed("offers", "S0W01", "FORCENEGOTIATE", "")
     script.sleep(0.01)
     script.expect("offers", "S0W01", "CHECKCONFIG", ...)
     script.feed("requests", "w", "", "MDPW01", "\x05")
     script.feed("offers", "S0W01", "TASK", "", "echo", "18", "hello")
     script.expect("offers", "S0W01", "TASKREPLY", ..., "echo", "18")
+
+
+def serving(script, *services):
+    """Bring the bridge's worker to where it gets tasks."""
+    for name in services:
+        script.feed("requests", f"w-{name}", "MDPW02", "\x01", name)
+    script.sleep(0.1)
+    script.expect("offers", "S0W01", "CHECKCONFIG", ...)
+    script.feed("offers", "S0W01", "CONFIGACK", '{"config_version": 7}')
+    script.expect("offers", "S0W01", "READY", ...)
+    script.feed("offers", "S0W01", "READYOK", '{"hbeatinterval": 100000}')
+
+
+def given(script, number, service="count", body="3"):
+    """Give the bridge a task, and the worker of MDP the request; give its address."""
+    script.feed("offers", "S0W01", "TASK", "", service, number, body)
+    return script.expect("requests", f"w-{service}", "MDPW02", "\x02", ..., "", body)[3]
+
+
+def test_parts_of_a_reply_are_passed_on_as_they_come():
+    script = Script(bridged(), start=1.0)
+    serving(script, "count")
+    address = given(script, "17")
+    for part in ("0", "1"):
+        script.feed("requests", "w-count", "MDPW02", "\x03", address, "", part)
+        script.expect("offers", "S0W01", "TASKREPLY", '{"more":true}', "count", "17", part)
+    script.feed("requests", "w-count", "MDPW02", "\x04", address, "", "2")
+    script.expect("offers", "S0W01", "TASKREPLY", "", "count", "17", "2")
+    script.expect_nothing()
+
+
+def test_a_worker_that_dies_between_two_parts_ends_the_task_in_an_error():
+    """It is not given to another one: the client would get the first parts twice."""
+    script = Script(bridged(), start=1.0)
+    serving(script, "count")
+    script.feed("requests", "other", "MDPW02", "\x01", "count")
+    address = given(script, "17")
+    script.feed("requests", "w-count", "MDPW02", "\x03", address, "", "0")
+    script.expect("offers", "S0W01", "TASKREPLY", '{"more":true}', "count", "17", "0")
+    script.feed("requests", "w-count", "MDPW02", "\x06")
+    told = script.expect("offers", "S0W01", "TASKREPLY", ..., "count", "17")
+    assert b'"code":502' in told[2]
+
+
+def test_a_stream_with_a_part_that_could_not_be_sent_ends_in_an_error_and_never_looks_whole():
+    script = Script(bridged(), start=1.0)
+    serving(script, "count")
+    address = given(script, "17")
+    script.refuse("offers", reason="EAGAIN")
+    script.feed("requests", "w-count", "MDPW02", "\x03", address, "", "0")
+    script.accept("offers")
+    script.feed("requests", "w-count", "MDPW02", "\x03", address, "", "1")
+    script.feed("requests", "w-count", "MDPW02", "\x04", address, "", "2")
+    script.expect_nothing()
+    script.sleep(0.1)
+    told = script.expect("offers", "S0W01", "TASKREPLY", ..., "count", "17")
+    assert b'"code":503' in told[2]
+    script.expect_nothing()
+
+
+def test_replies_and_requests_that_are_too_large_for_the_broker_are_errors_and_nothing_worse():
+    registry = Registry()
+    registry.put(Provider(service="upper", provider="w", kind="worker", state="responsive"))
+    script = Script(bridged(registry), start=1.0)
+    serving(script, "count")
+    for number, body in (("17", [b"x"] * 30), ("18", [bytes(1024 * 1024 + 1)])):
+        address = given(script, number)
+        script.feed("requests", "w-count", "MDPW02", "\x04", address, "", *body)
+        told = script.expect("offers", "S0W01", "TASKREPLY", ..., "count", number)
+        assert b'"code":413' in told[2]
+        script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", "", *body)
+        script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "413", "too large for a task")
+
+
+def test_a_hosted_service_is_reached_when_it_takes_tasks():
+    registry = Registry()
+    hosted = Provider(service="shop", provider="here", kind="hosted", state="responsive")
+    registry.put(hosted)
+    script = Script(bridged(registry), start=1.0)
+    script.feed("requests", "c", "", "MDPC01", "mmi.service", "shop")
+    script.expect("requests", "c", "", "MDPC01", "mmi.service", "404")
+    registry.set_tasks("shop", "here", tasks=True)
+    script.feed("requests", "c", "", "MDPC01", "mmi.service", "shop")
+    script.expect("requests", "c", "", "MDPC01", "mmi.service", "200")
+    script.feed("requests", "c", "MDPC02", "\x01", "shop", "hello")
+    number = script.expect("tasks", "S0C01", "TASK", ..., "shop", ..., "hello")[4]
+    script.feed("tasks", "S0C01", "TASKREPLY", "", "shop", number, "HELLO")
+    script.expect("requests", "c", "MDPC02", "\x03", "shop", "HELLO")
+
+
+def test_requests_that_came_too_early_go_to_scale0_when_it_has_the_service():
+    registry = Registry()
+    script = Script(bridged(registry), start=1.0)
+    script.feed("requests", "c1", "", "MDPC01", "upper", "first")
+    script.feed("requests", "c2", "S0MC01", "\x01", "id", "upper", "", "second")
+    script.expect_nothing()
+    registry.put(Provider(service="upper", provider="w", kind="worker", state="responsive"))
+    script.feed("requests", "c3", "MDPC02", "\x01", "upper", "third")
+    script.sleep(0)
+    numbers = {}
+    for _ in range(3):
+        task = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., ...)
+        numbers[task[5]] = task[4]
+    for body in (b"first", b"second", b"third"):
+        script.feed("tasks", "S0C01", "TASKREPLY", "", "upper", numbers[body], body.upper())
+    script.expect("requests", "c1", "", "MDPC01", "upper", "FIRST")
+    script.expect("requests", "c2", "S0MC01", "\x03", "id", "upper", ..., "SECOND")
+    script.expect("requests", "c3", "MDPC02", "\x03", "upper", "THIRD")
 
 
 def test_a_service_that_both_worlds_offer_is_nobodys_alone(tmp_path):
@@ -110,6 +224,89 @@ def test_in_a_real_broker_each_side_reaches_the_other(broker):
             assert socket.recv_multipart() == [b"MDPC01", b"upper", b"STOCK"]
         with Scale0Client(frontend, timeout=20) as scale0_client:
             assert call_when_there(scale0_client, "lower", b"HELLO") == b"hello"
+
+
+class Reverse:
+    """A service that a plugin hosts, and which takes tasks."""
+
+    name = "reverse"
+
+    def __init__(self, address):
+        self.endpoints = {"requests": Endpoint(kind="ROUTER", bind=address, tasks=True)}
+
+    def receive(self, socket, frames, now):
+        return [(socket, (*frames[:2], *(frame[::-1] for frame in frames[2:])))]
+
+    def next_deadline(self):
+        return None
+
+    def on_deadline(self, now):
+        return []
+
+
+class ReversePlugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="reverses", api=(1, 1))
+
+    @hookimpl
+    def scale0_services(self, context):
+        return [Reverse(context.address("ipc://{runtime}/reverse"))]
+
+
+@pytest.mark.requirement("R94")
+def test_in_a_real_broker_mdp_clients_reach_what_plugins_host(scale0_broker):
+    settings = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
+    broker = scale0_broker.in_thread(["majordomo"], settings, modules={"reverse": ReversePlugin()})
+    mdp = broker.address("majordomo", "requests")
+    with Client(mdp, timeout=20) as client:  # it waits if the plugin's door is not open yet
+        assert client.call("reverse", b"abc", b"xy") == (b"cba", b"yx")
+    for kind, asked, answered in (
+        (zmq.REQ, [b"MDPC01", b"reverse", b"abc"], [b"MDPC01", b"reverse", b"cba"]),
+        (zmq.DEALER, [b"MDPC02", b"\x01", b"reverse", b"abc"], [b"MDPC02", b"\x03", b"reverse", b"cba"]),
+        (zmq.REQ, [b"MDPC01", b"mmi.service", b"reverse"], [b"MDPC01", b"mmi.service", b"200"]),
+    ):
+        with zmq.Context() as context, context.socket(kind) as socket:
+            socket.linger, socket.rcvtimeo = 0, 20_000
+            socket.connect(mdp)
+            socket.send_multipart(asked)
+            assert socket.recv_multipart() == answered
+
+
+@pytest.mark.requirement("R94")
+def test_in_a_real_broker_a_streamed_reply_reaches_a_scale0_client_in_parts(broker):
+    mdp, frontend = broker.address("majordomo", "requests"), broker.address("scale0", "frontend")
+    worker = Worker(mdp)
+    read = threading.Event()
+
+    @worker.service("count")
+    def count(request):
+        yield b"first"
+        read.wait(20)  # goes on only when the first part has been read, while the reply is under way
+        yield b"second"
+
+    with worker, Scale0Client(frontend, timeout=40) as client:
+        worker.wait_ready()
+        parts = []
+        for part in stream_when_there(client, "count"):
+            parts.append(part.body)
+            read.set()
+        assert [part for part in parts if part] == [b"first", b"second"]
+
+
+def stream_when_there(client, service):
+    """Call a service that the broker hears of in a moment, for a reply in parts."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            stream = client.stream(service, b"", timeout=40)
+            yield next(iter(stream))
+            break
+        except CallError as error:
+            if error.code != 404 or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+    yield from stream
 
 
 def call_when_there(client, service, body):

@@ -311,7 +311,9 @@ def majordomo_serves_both(broker: ProcessBroker) -> str:
         expect(b"HELLO", with_upper(broker, client))
         wait_for_worker(broker, f"{broker.name}.majordomo")
         expect(b"dlrow", scale0_client.call("reverse", b"world").body)
-    return "MDP worker and Scale0 worker, each called from the other side"
+        for caller in (client, scale0_client):  # what a plugin hosts is a service like any other
+            expect(b"hello", caller.call("echo", b"ECHO", b"", b"hello").body)
+    return "workers of MDP and of Scale0, each called from the other side, and a plugin from both"
 
 
 def with_upper(broker: ProcessBroker, client: MajordomoClient) -> bytes:

@@ -61,8 +61,6 @@ class InnerWorker:
         self._version: read.Version | None = None
         self._interval = FIRST_INTERVAL
         self._say_next = math.inf
-        self._unanswered = 0
-        """Heartbeats sent that the broker has not answered."""
         self._again: dict[bytes, Send] = {}
         self._broken: set[bytes] = set()
 
@@ -132,12 +130,8 @@ class InnerWorker:
             return [self._ready(now)]
         if command == wire.READYOK and state in (_State.OFFERING, _State.SERVING):
             self._accepted(options, now)
-        elif command == wire.HEARTBEAT and state is _State.SERVING:
-            # without a clock to tell, its answer to one of ours has no reply_to: that is not answered in turn
-            if self._unanswered or "reply_to" in options:
-                self._unanswered = max(self._unanswered - 1, 0)
-            else:
-                return [self._beat(now)]
+        elif command == wire.HEARTBEAT and "reply_to" not in options and state is _State.SERVING:
+            return [self._beat(now)]
         elif command == wire.FORCENEGOTIATE:
             # at once from one that served; who says it to each new offer is asked again in a while
             return self._negotiate(now) if state is _State.SERVING else []
@@ -153,7 +147,6 @@ class InnerWorker:
         if refused:
             names = ", ".join(map(printable, refused))
             LOG.warning("the broker does not manage these services", worker=self.identity, services=names)
-        self._unanswered = 0
         self._wait(_State.SERVING, now + self._interval)
 
     # --- what is sent -------------------------------------------------------------------------------------------------
@@ -209,7 +202,6 @@ class InnerWorker:
 
     def _beat(self, now: float) -> Send:
         self._wait(_State.SERVING, now + self._interval)
-        self._unanswered += 1
         return self._say(wire.HEARTBEAT, config_version=self._version)
 
     def _error(self, service: bytes, number: bytes, code: int, reason: str, body: Frames = ()) -> Send:

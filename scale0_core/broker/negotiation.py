@@ -210,7 +210,9 @@ class Negotiator:
         if refusal is not None:
             return refusal
         sends = self.sign_of_life(worker, now)
-        reply_to = message.options.get("time")
+        reply_to = message.options.get(
+            "time", 0
+        )  # never left out: it tells an answer, which needs none, from a question
         return [
             answer(
                 key, message, wire.HEARTBEAT,

@@ -649,3 +649,11 @@ def test_a_req_worker_that_waits_for_an_answer_is_asked_by_that_answer(talk):
     assert script.task("c", "echo") == []  # it speaks first
     task, refused = script.ready("w", "echo", req=True)
     assert (task.command, task.to, refused.code, refused.to) == ("TASK", "w", 409, "new")
+
+
+def test_an_answer_to_a_heartbeat_is_marked_as_one_also_when_that_had_no_time(talk):
+    """Else a worker that answers all that is no answer, as it should, would never come to rest."""
+    script = talk()
+    script.join("w", "echo")
+    (answer,) = script.beat("w")
+    assert answer.options["reply_to"] == 0

@@ -44,7 +44,8 @@ class MajordomoSettings:
     max_services: int = setting(10_000, "Names of services at a time.", validator=ge(1))
     max_workers: int = setting(100_000, "Workers at a time.", validator=ge(1))
     bridge: bool = setting(
-        True, "Let Scale0's own workers be called by MDP, and MDP workers by Scale0's clients, through this broker."
+        True,
+        "Let Scale0's workers and plugins be called by MDP, and MDP workers by Scale0's clients, through this broker.",
     )
     bridge_frontend: str = setting("ipc://{runtime}/frontend", "Where the broker takes tasks.")
     bridge_backend: str = setting("ipc://{runtime}/backend", "Where the broker takes workers.")

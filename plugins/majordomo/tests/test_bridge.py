@@ -59,7 +59,7 @@ def test_mdp_services_are_offered_and_tasks_carried_out():
     script.expect("offers", "S0W01", "TASKREPLY", "", "echo", "17", "HELLO")
     script.sleep(1.0)
     script.expect("offers", "S0W01", "HEARTBEAT", '{"config_version":7}')
-    script.feed("offers", "S0W01", "HEARTBEAT", '{"time":1.0,"config_version":7}')
+    script.feed("offers", "S0W01", "HEARTBEAT", '{"time":1.0,"config_version":7,"reply_to":0}')
     script.expect_nothing()  # it was the answer, and is not answered in turn
     script.feed("offers", "S0W01", "HEARTBEAT", '{"time":1.0,"config_version":7}')
     script.expect("offers", "S0W01", "HEARTBEAT", '{"config_version":7}')

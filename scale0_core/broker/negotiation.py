@@ -210,9 +210,8 @@ class Negotiator:
         if refusal is not None:
             return refusal
         sends = self.sign_of_life(worker, now)
-        reply_to = message.options.get(
-            "time", 0
-        )  # never left out: it tells an answer, which needs none, from a question
+        # always there, or the worker would take the answer for a question, answer it, and be answered for ever
+        reply_to = message.options.get("time") or 0
         return [
             answer(
                 key, message, wire.HEARTBEAT,

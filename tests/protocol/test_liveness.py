@@ -96,6 +96,15 @@ def test_a_heartbeat_is_answered_with_the_brokers_time_and_the_senders(talk):
     }  # fmt: skip
 
 
+def test_the_answer_to_a_heartbeat_without_a_time_is_still_no_question(talk):
+    """Only a HEARTBEAT without reply_to is to be answered; both sides would go on for ever."""
+    script = talk()
+    script.join("w", "echo")
+    for options in ({}, {"config_version": 1}):
+        (beat,) = script.beat("w", **options)
+        assert (beat.command, beat.options["reply_to"]) == ("HEARTBEAT", 0)
+
+
 @pytest.mark.requirement("R55")
 def test_a_heartbeat_from_nobody_is_told_to_negotiate(talk):
     (told,) = talk().beat("w")

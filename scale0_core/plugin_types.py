@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -49,8 +50,7 @@ class RunningBroker:
     counts: Mapping[str, SeatCounts]
 
 
-@attrs.frozen
-class BatchReport:
+class BatchReport(NamedTuple):
     """What one turn of the loop did."""
 
     now: float

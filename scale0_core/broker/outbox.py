@@ -28,15 +28,11 @@ class Outbox:
         self._peers: set[Peer] = set()
         self._cut_off: set[Peer] = set()
         """Peers of which a message was refused: the following ones must not overtake it."""
-        self._retry_at = 0.0
+        self.due: float | None = None
+        """When to try again; None when nothing waits."""
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def due(self) -> float | None:
-        """When to try again; None when nothing waits."""
-        return self._retry_at if self._waiting else None
 
     def kept(self, since: int) -> list[Send]:
         """Give what was put in after so many."""
@@ -46,10 +42,10 @@ class Outbox:
         """Give what to send now, in order, and what is refused since too much waits for that peer already."""
         if not self._waiting:
             return sends, []
-        if now >= self._retry_at:
+        if self.due is not None and now >= self.due:
             # those that waited come first; once a peer refuses one, the wire tries no more for it
             everything = self._waiting + sends
-            self._waiting, self._bytes = [], 0
+            self._waiting, self._bytes, self.due = [], 0, None
             self._peers.clear()
             self._cut_off.clear()
             return everything, []
@@ -66,7 +62,7 @@ class Outbox:
                 refused.append(send)
                 continue
             if not self._waiting:
-                self._retry_at = now + RETRY_AFTER
+                self.due = now + RETRY_AFTER
             self._waiting.append(send)
             self._peers.add(peer)
             self._bytes += size

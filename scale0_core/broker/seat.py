@@ -42,6 +42,8 @@ CAUGHT = (Exception, SystemExit)
 MALFORMED = "malformed"
 """The reason of a send that was not (socket name, tuple of frames)."""
 
+_SENDS_ALONE = frozenset((tuple,))
+
 
 @attrs.frozen(kw_only=True)
 class SeatLimits:
@@ -173,7 +175,7 @@ class Seat:
         effects: list[Effect] = list(self.sends)
         self.sends.clear()
         # sorted out here and not on arrival: a look at the types of a batch costs a quarter of a test on each message
-        if self._on_job is None or not any(issubclass(kind, Job) for kind in set(map(type, effects))):
+        if self._on_job is None or _SENDS_ALONE.issuperset(map(type, effects)):
             return cast("list[Send]", effects)
         for effect in effects:
             if isinstance(effect, Job):

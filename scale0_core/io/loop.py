@@ -79,9 +79,11 @@ class Loop:
         self._waker = Waker()
         self._jobs = JobThreads(self.limits.job_threads)
         self._poller: Poller | None = None
-        self._polled: list[Station] = []
+        self._paused: set[Station] = set()
+        """Stations whose services have as many jobs in flight as they may."""
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
+        self._slow_after = self.limits.slow_call_ms / 1000
         self._stopping = False
         self._closed = False
 
@@ -131,10 +133,10 @@ class Loop:
 
     def run_once(self, longest: float | None = None) -> None:
         """Take one turn; wait no longer than ``longest`` seconds for something to do."""
-        started = self.clock.now()
         due = self._nearest_deadline()
-        wait = _sooner(None if due is None else max(0.0, due - started), longest)
-        ready = self._current_poller().wait(-1 if wait is None else min(math.ceil(wait * 1000), LONGEST_WAIT_MS))
+        wait = longest if due is None else _sooner(max(0.0, due - self.clock.now()), longest)
+        poller = self._poller or self._make_poller()
+        ready = poller.wait(-1 if wait is None else min(math.ceil(wait * 1000), LONGEST_WAIT_MS))
         now = self.clock.woke(wait)
         if self.clock.stalled:
             LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
@@ -184,9 +186,11 @@ class Loop:
         for station in self.stations:
             if station.seat.sends:  # answers to sends that failed in the last turn
                 return -math.inf
-            for due in (station.seat.next_deadline(), station.outbox.due):
-                if due is not None and due < nearest:
-                    nearest = due
+            due, retry = station.seat.next_deadline(), station.outbox.due
+            if due is not None and due < nearest:
+                nearest = due
+            if retry is not None and retry < nearest:
+                nearest = retry
         return None if nearest == math.inf else nearest
 
     def _on_deadlines(self, now: float) -> None:
@@ -195,21 +199,28 @@ class Loop:
             station.seat.on_deadline(now)
             before = self._watch(station, before)
 
-    def _current_poller(self) -> Poller:
-        listening = [station for station in self.stations if not station.seat.paused]
-        if self._poller is None or listening != self._polled:
-            self._polled = listening
-            self._by_port = {
-                port: (station, name)
-                for station in listening
-                for name, port in station.ports.items()
-                if name in station.sockets
-            }
-            self._by_monitor = {
-                port: (station, name) for station in listening for name, (port, _) in station.monitors.items()
-            }
-            self._poller = self.wire.poller((*self._by_port, *self._by_monitor), self._waker.fd)
+    def _make_poller(self) -> Poller:
+        """Listen to all sockets, except those of services that have too much to do already."""
+        self._paused = {station for station in self.stations if station.seat.paused}
+        listening = [station for station in self.stations if station not in self._paused]
+        self._by_port = {
+            port: (station, name)
+            for station in listening
+            for name, port in station.ports.items()
+            if name in station.sockets
+        }
+        self._by_monitor = {
+            port: (station, name) for station in listening for name, (port, _) in station.monitors.items()
+        }
+        self._poller = self.wire.poller((*self._by_port, *self._by_monitor), self._waker.fd)
         return self._poller
+
+    def _look_at_jobs(self, station: Station) -> None:
+        """Start the jobs of a service that may start; listen to it or not, when that has changed."""
+        while (batch := station.seat.jobs.take()) is not None:
+            self._start_jobs(station, batch)
+        if station.seat.paused is not (station in self._paused):
+            self._poller = None
 
     def _receive(self, ready: Sequence[Port | None], now: float) -> dict[str, int]:
         """Drain the ready sockets into their services; give the number of messages by service."""
@@ -240,7 +251,7 @@ class Loop:
     def _watch(self, station: Station, before: float, messages: int = 0) -> float:
         """Tell of a service that has held the loop since ``before`` for too long; give the time now."""
         now = self.clock.now()
-        if now - before > self.limits.slow_call_ms / 1000:
+        if now - before > self._slow_after:
             self._slow(station, now, now - before, messages)
         return now
 
@@ -266,9 +277,10 @@ class Loop:
             if seat.sends or station.outbox:
                 went, failures = self._send(station, now)
                 sent += went
-                failed.extend((seat.service.name, failure) for failure in failures)
-            while (batch := seat.jobs.take()) is not None:
-                self._start_jobs(station, batch)
+                if failures:
+                    failed.extend((seat.service.name, failure) for failure in failures)
+            if seat.jobs.in_flight or self._paused:
+                self._look_at_jobs(station)
             if seat.quarantined and station.sockets and not seat.sends:  # its last words leave in the next turn
                 station.close()
                 self._poller = None
@@ -282,9 +294,12 @@ class Loop:
         seat, outbox = station.seat, station.outbox
         waited = len(outbox)
         sends, refused = outbox.outgoing(seat.take_sends(), now)
+        errors = self.wire.send(station.ports, sends)
+        if not (waited or errors):  # as nearly always
+            seat.sent(len(sends), (), now)
+            return len(sends), []
         retried = waited if not outbox else 0  # those that waited are tried all together, and first
         kept_before = waited - retried
-        errors = self.wire.send(station.ports, sends)
         failures: list[SendFailure] = []
         if errors:
             refused += outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)

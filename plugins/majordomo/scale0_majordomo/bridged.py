@@ -43,10 +43,8 @@ class BridgedMajordomo(MajordomoService):
         """Services that somebody of Scale0 offers now, and for which requests wait here."""
         registry.watch(self._registry_changed)
 
-    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
-        """Take one message, from whichever side."""
-        if socket == SOCKET:
-            return super().receive(socket, frames, now)
+    def _receive_elsewhere(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take a message of the Scale0 protocol."""
         if socket == TASKS:
             answer = self._bridge.answer(frames)
             return self._came_back(answer) if answer is not None else ()

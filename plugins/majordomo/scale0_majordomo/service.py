@@ -97,6 +97,8 @@ class MajordomoService:
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message. What comes most often is recognised here, all else is read in full."""
+        if socket != SOCKET:
+            return self._receive_elsewhere(socket, frames, now)
         if len(frames) > 4:
             header = frames[1]
             if not header:
@@ -115,6 +117,10 @@ class MajordomoService:
             elif len(frames) > 5:
                 return self._receive_modern(frames, header, now)
         return self._understand(frames, now)
+
+    def _receive_elsewhere(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take a message from another socket; this one has none, its child has."""
+        return ()
 
     def _receive_modern(self, frames: Frames, header: bytes, now: float) -> Iterable[Effect]:
         """Take a message of 0.2 or of our own dialect, as far as it comes often."""

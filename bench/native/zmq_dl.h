@@ -42,6 +42,7 @@ static struct {
     int (*msg_init_data)(zmq_msg_t *, void *, size_t, zmq_free_fn *, void *);
     int (*msg_recv)(zmq_msg_t *, void *, int);
     int (*msg_send)(zmq_msg_t *, void *, int);
+    int (*msg_move)(zmq_msg_t *, zmq_msg_t *);
     int (*msg_close)(zmq_msg_t *);
     int (*msg_more)(const zmq_msg_t *);
     void *(*msg_data)(zmq_msg_t *);
@@ -75,7 +76,7 @@ static void load_zmq(const char *path) {
 #define FIND(name) *(void **) &zmq.name = find_symbol(library, "zmq_" #name)
     FIND(ctx_new); FIND(ctx_set); FIND(ctx_term); FIND(socket); FIND(setsockopt);
     FIND(getsockopt); FIND(bind); FIND(connect); FIND(close); FIND(poll); FIND(msg_init); FIND(msg_init_size); FIND(msg_init_data); FIND(msg_recv); FIND(msg_send);
-    FIND(msg_close); FIND(msg_more); FIND(msg_data); FIND(msg_size); FIND(strerror);
+    FIND(msg_move); FIND(msg_close); FIND(msg_more); FIND(msg_data); FIND(msg_size); FIND(strerror);
 #undef FIND
 }
 

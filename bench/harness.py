@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from types import FrameType, TracebackType
@@ -223,20 +224,24 @@ class Server:
     def await_echo(self, conversation: Conversation = ECHO, limit: float = START_LIMIT) -> float:
         """Wait until the server answers one request; return the seconds since the process was started."""
         body = b"is anybody there?"
+        seconds, reply = self.ask(conversation.request(body), limit)
+        if len(reply) != conversation.reply_frames or reply[conversation.reply_body] != body:
+            raise BenchError(f"the server {self.name} gave a wrong answer: {reply}")
+        return seconds
+
+    def ask(self, request: Sequence[bytes], limit: float = START_LIMIT) -> tuple[float, list[bytes]]:
+        """Send one request and wait for its reply; return the seconds since the process was started, and the reply."""
+        end = time.perf_counter() + limit
         with zmq.Context() as context, context.socket(zmq.DEALER) as client:
             client.linger = 0
             client.reconnect_ivl = 5  # in ms; the default of 100 would be measured as the server's start
             client.connect(self.endpoint)
-            client.send_multipart(conversation.request(body))
+            client.send_multipart(request)
             while not client.poll(50):
                 self.check_alive()
-                if time.perf_counter() - self.started_at > limit:
+                if time.perf_counter() > end:
                     raise BenchError(f"the server {self.name} did not answer in {limit:.0f} s:\n{self.log()}")
-            seconds = time.perf_counter() - self.started_at
-            reply = client.recv_multipart()
-        if len(reply) != conversation.reply_frames or reply[conversation.reply_body] != body:
-            raise BenchError(f"the server {self.name} gave a wrong answer: {reply}")
-        return seconds
+            return time.perf_counter() - self.started_at, client.recv_multipart()
 
     def await_word(self, word: str, limit: float = START_LIMIT) -> None:
         """Wait until the server has printed a word."""
@@ -295,6 +300,16 @@ def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None
     configuration = folder / f"{name}.toml"
     tables = {"wire": {"implementation": wire, **wire_table}, "plugin.echo": {"bind": [endpoint]}}
     write_broker_toml(configuration, wire, tables)
+    return Server(name, broker_command(configuration), endpoint, folder)
+
+
+def start_plugin_broker(folder: Path, plugin: str, **settings: object) -> Server:
+    """Start a real broker with one plugin, on the native wire where it is there; ``settings`` is the plugin's table."""
+    name = f"{plugin}-{uuid.uuid4().hex[:6]}"
+    endpoint = f"ipc://{folder}/{name}"
+    configuration = folder / f"{name}.toml"
+    wire = "native" if native_wire_exists() else "pure"
+    write_broker_toml(configuration, wire, {f"plugin.{plugin}": {"bind": [endpoint], **settings}})
     return Server(name, broker_command(configuration), endpoint, folder)
 
 
@@ -506,6 +521,7 @@ def _drive_in_python(server: Server, load: Load) -> dict[str, float]:
 Key = TypeVar("Key")
 Samples: TypeAlias = dict[Key, dict[str, list[float]]]
 """For each server and figure, one value per round."""
+Measuring: TypeAlias = Callable[[], Mapping[str, float]]
 
 
 def measure_rounds(
@@ -515,11 +531,17 @@ def measure_rounds(
     samples: Samples[Key],
 ) -> None:
     """Measure all servers in turn, ``options.rounds`` times, each time beginning with another one."""
-    keys = list(servers)
-    for turn in range(options.rounds):
+    measures = {key: partial(measure_once, server, options) for key, server in servers.items()}
+    take_turns(measures, options.rounds, samples)
+
+
+def take_turns(measures: Mapping[Key, Measuring], rounds: int, samples: Samples[Key]) -> None:
+    """Measure all in turn, so many times, each time beginning with another one."""
+    keys = list(measures)
+    for turn in range(rounds):
         first = turn % len(keys)
         for key in keys[first:] + keys[:first]:
-            for figure, value in measure_once(servers[key], options).items():
+            for figure, value in measures[key]().items():
                 samples.setdefault(key, {}).setdefault(figure, []).append(value)
 
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import zmq
 from harness import (
     HERE,
     START_LIMIT,
@@ -28,6 +26,7 @@ from harness import (
     Conversation,
     Figures,
     Load,
+    Measuring,
     NativePeers,
     NotMeasured,
     Report,
@@ -35,22 +34,24 @@ from harness import (
     Server,
     Target,
     bench_folder,
-    broker_command,
     drive,
     find_compiler,
     make_parser,
+    native_command,
     native_wire_exists,
     print_table,
     ratio,
     run_bench,
     show,
+    start_plugin_broker,
     take_sizes,
-    write_broker_toml,
+    take_turns,
 )
 
-BROKERS = ("scale0", "python")
 FIGURES = ("cpu_s_per_100k", "requests_per_s")
-WINDOW, CONNECTIONS = 1_000, 10
+WINDOW = 1_000
+CLIENTS = 10
+"""Among how many clients the window is shared in one case; in all others one client has it alone."""
 BODY = 100
 HEADLINE_WORKERS = 8
 
@@ -95,19 +96,26 @@ def requests_to(services: int) -> Majordomo:
 
 def start_scale0(folder: Path) -> Server:
     """Start a real broker with nothing but Majordomo."""
-    name = f"scale0-{uuid.uuid4().hex[:6]}"
-    configuration = folder / f"{name}.toml"
-    endpoint = f"ipc://{folder}/{name}"
-    wire = "native" if native_wire_exists() else "pure"
-    write_broker_toml(configuration, wire, {"plugin.majordomo": {"bind": [endpoint]}})
-    return Server(name, broker_command(configuration), endpoint, folder)
+    return start_plugin_broker(folder, "majordomo")
 
 
 def start_python_loop(folder: Path) -> Server:
-    """Start the baseline."""
-    name = f"python-{uuid.uuid4().hex[:6]}"
-    endpoint = f"ipc://{folder}/{name}"
-    return Server(name, [sys.executable, str(HERE / "multipart_majordomo.py"), endpoint], endpoint, folder)
+    """Start the baseline in Python."""
+    endpoint = f"ipc://{folder}/python"
+    return Server("python", [sys.executable, str(HERE / "multipart_majordomo.py"), endpoint], endpoint, folder)
+
+
+def start_c_loop(folder: Path) -> Server:
+    """Start the baseline in C."""
+    endpoint = f"ipc://{folder}/c"
+    return Server("c", [*native_command("mdp_broker"), endpoint], endpoint, folder)
+
+
+BROKERS: Mapping[str, Callable[[Path], Server]] = {
+    "scale0": start_scale0,
+    "python": start_python_loop,
+    "c": start_c_loop,
+}
 
 
 def start_workers(server: Server, count: int, services: int = 1, time_limit: float = 600) -> NativePeers:
@@ -138,36 +146,16 @@ def await_workers(server: Server, count: int) -> None:
 
 def count_workers(server: Server) -> int:
     """Ask how many workers the broker has."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
-        client.linger = 0
-        client.connect(server.endpoint)
-        client.send_multipart([b"", b"MDPC01", b"mmi.workers", b""])
-        if not client.poll(int(START_LIMIT * 1000)):
-            server.check_alive()
-            raise BenchError(f"{server.name} did not answer in {START_LIMIT:.0f} s:\n{server.log()}")
-        *_, status, workers = client.recv_multipart()
+    *_, status, workers = server.ask([b"", b"MDPC01", b"mmi.workers", b""])[1]
     if status != b"200":
         raise BenchError(f"{server.name} does not tell its workers: {status!r}")
     return len(json.loads(workers))
 
 
-Measuring = Callable[[], Mapping[str, float]]
-
-
-def take_turns(measures: Mapping[Any, Measuring], rounds: int, samples: Samples[Any]) -> None:
-    """Measure all in turn, so many times, each time beginning with another one."""
-    keys = list(measures)
-    for turn in range(rounds):
-        first = turn % len(keys)
-        for key in keys[first:] + keys[:first]:
-            for figure, value in measures[key]().items():
-                samples.setdefault(key, {}).setdefault(figure, []).append(value)
-
-
-def many_requests(options: argparse.Namespace, workers: int, services: int = 1) -> Load:
+def many_requests(options: argparse.Namespace, workers: int, services: int = 1, clients: int = 1) -> Load:
     """Say how much is sent with many in flight; less where few workers make it slow."""
     requests = options.requests // (1 if workers > 2 else 3)
-    return Load(requests, WINDOW, CONNECTIONS, BODY, conversation=requests_to(services))
+    return Load(requests, WINDOW, clients, BODY, conversation=requests_to(services))
 
 
 def send(server: Server, load: Load) -> dict[str, float]:
@@ -186,30 +174,32 @@ def send(server: Server, load: Load) -> dict[str, float]:
 
 
 def measure_loops(options: argparse.Namespace) -> Figures:
-    """Measure both brokers with few and with many workers, many requests in flight."""
-    samples: Samples[tuple[str, int]] = {}
+    """Measure all brokers with few and with many workers, many requests in flight; also shared by many clients."""
+    most = HEADLINE_WORKERS if HEADLINE_WORKERS in options.workers else options.workers[-1]
+    cases = {str(count): (count, 1) for count in options.workers}
+    cases |= {f"{most}_shared": (most, CLIENTS)}
+    samples: Samples[tuple[str, str]] = {}
     for _ in range(options.starts):
         with bench_folder() as folder, ExitStack() as stack:
-            servers = {
-                "scale0": stack.enter_context(start_scale0(folder)),
-                "python": stack.enter_context(start_python_loop(folder)),
-            }
-            for count in options.workers:
-                load = many_requests(options, count)
+            servers = {name: stack.enter_context(start(folder)) for name, start in BROKERS.items()}
+            for case, (count, clients) in cases.items():
+                load = many_requests(options, count, clients=clients)
                 with ExitStack() as workers:
                     for server in servers.values():
                         workers.enter_context(start_workers(server, count))
-                    measures = {(name, count): partial(send, server, load) for name, server in servers.items()}
+                    measures = {(name, case): partial(send, server, load) for name, server in servers.items()}
                     take_turns(measures, options.rounds, samples)
     figures: Figures = {}
-    for count in options.workers:
-        cpu = [samples[name, count]["cpu_s_per_100k"] for name in BROKERS]
-        figures |= ratio(f"cpu_vs_python_loop_{count}", *cpu)
+    for case in cases:
+        cpu = {name: samples[name, case]["cpu_s_per_100k"] for name in BROKERS}
+        figures |= ratio(f"cpu_vs_python_loop_{case}", cpu["scale0"], cpu["python"])
+        figures |= ratio(f"cpu_vs_c_loop_{case}", cpu["scale0"], cpu["c"])
+        figures |= ratio(f"c_loop_vs_python_loop_{case}", cpu["c"], cpu["python"])
         for name in BROKERS:
-            found = samples[name, count]
-            figures |= {f"{name}_{figure}_{count}": round(median(found[figure]), 4) for figure in FIGURES}
-    most = HEADLINE_WORKERS if HEADLINE_WORKERS in options.workers else options.workers[-1]
-    return {"cpu_vs_python_loop": figures[f"cpu_vs_python_loop_{most}"], **figures}
+            found = samples[name, case]
+            figures |= {f"{name}_{figure}_{case}": round(median(found[figure]), 4) for figure in FIGURES}
+    headline = ("cpu_vs_python_loop", "cpu_vs_c_loop")
+    return {**{name: figures[f"{name}_{most}"] for name in headline}, **figures, "cases": ",".join(cases)}
 
 
 # --- many workers -----------------------------------------------------------------------------------------------------
@@ -297,13 +287,14 @@ def measure(options: argparse.Namespace) -> Report:
 
 def print_details(figures: Mapping[str, Any]) -> None:
     """Print the absolute figures and the ratios."""
-    counts = str(figures["workers"]).split(",")
+    cases = str(figures["cases"]).split(",")
     rows = [
-        [broker, count, *(show(figures[f"{broker}_{figure}_{count}"]) for figure in FIGURES)]
-        for count in counts
+        [broker, case.partition("_")[0], str(CLIENTS if "shared" in case else 1),
+         *(show(figures[f"{broker}_{figure}_{case}"]) for figure in FIGURES)]
+        for case in cases
         for broker in BROKERS
-    ]
-    print_table(["broker", "workers", "CPU s / 100k", "requests/s"], rows)
+    ]  # fmt: skip
+    print_table(["broker", "workers", "clients", "CPU s / 100k", "requests/s"], rows)
     crowd = show(figures["crowd"])
     rows = [
         [crowd if name == "many" else "1", flight, *(show(figures[f"{kind}_{name}_{figure}"]) for figure in FIGURES)]
@@ -311,8 +302,9 @@ def print_details(figures: Mapping[str, Any]) -> None:
         for name in ("one", "many")
     ]
     print_table(["workers", "in flight", "CPU s / 100k", "requests/s"], rows)
-    names = [*(f"cpu_vs_python_loop_{count}" for count in counts), "cost_1000_vs_1_workers"]
-    names += ["cost_1000_vs_1_workers_net", "cost_1000_vs_1_workers_window"]
+    ratios = ("cpu_vs_python_loop", "cpu_vs_c_loop", "c_loop_vs_python_loop")
+    names = [f"{name}_{case}" for name in ratios for case in cases]
+    names += ["cost_1000_vs_1_workers", "cost_1000_vs_1_workers_net", "cost_1000_vs_1_workers_window"]
     spread = [[name, *(show(figures[name + end]) for end in ("_low", "", "_high"))] for name in names]
     print_table(["ratio", "lower quartile", "median", "upper quartile"], spread)
 

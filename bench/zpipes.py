@@ -24,10 +24,10 @@ from typing import Any
 
 import zmq
 from harness import (
-    START_LIMIT,
     BenchError,
     Figures,
     Load,
+    Measuring,
     NativePeers,
     NotMeasured,
     Report,
@@ -35,7 +35,6 @@ from harness import (
     Server,
     Target,
     bench_folder,
-    broker_command,
     drive,
     find_compiler,
     make_parser,
@@ -46,8 +45,9 @@ from harness import (
     run_bench,
     show,
     start_c_server,
+    start_plugin_broker,
     take_sizes,
-    write_broker_toml,
+    take_turns,
 )
 
 DIALECTS = ("text", "binary")
@@ -84,32 +84,14 @@ TARGETS = (
 
 def start_pipes_broker(folder: Path, **settings: object) -> Server:
     """Start a real broker with nothing but zpipes; ``settings`` is its table [plugin.zpipes]."""
-    name = f"zpipes-{uuid.uuid4().hex[:6]}"
-    configuration = folder / f"{name}.toml"
-    endpoint = f"ipc://{folder}/{name}"
-    wire = "native" if native_wire_exists() else "pure"
-    write_broker_toml(configuration, wire, {"plugin.zpipes": {"bind": [endpoint], **settings}})
-    server = Server(name, broker_command(configuration), endpoint, folder)
+    server = start_plugin_broker(folder, "zpipes", **settings)
     try:
-        await_pong(server)
+        if (answer := server.ask([b"PING"])[1]) != [b"PONG"]:
+            raise BenchError(f"the server {server.name} gave a wrong answer: {answer}")
     except BaseException:
         server.stop()
         raise
     return server
-
-
-def await_pong(server: Server) -> None:
-    """Wait until a broker answers PING."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
-        client.linger = 0
-        client.connect(server.endpoint)
-        client.send(b"PING")
-        while not client.poll(50):
-            server.check_alive()
-            if time.perf_counter() - server.started_at > START_LIMIT:
-                raise BenchError(f"the server {server.name} did not answer in {START_LIMIT:.0f} s:\n{server.log()}")
-        if client.recv_multipart() != [b"PONG"]:
-            raise BenchError(f"the server {server.name} gave a wrong answer")
 
 
 @dataclass(frozen=True)
@@ -159,19 +141,6 @@ def echo_once(server: Server, chunks: int, trips: int, window: int, size: int) -
     """Do so many echoes for each chunk, from two connections as a pair has."""
     measured = drive(server, Load(trips * chunks, window=2 * window, connections=2, body_size=size))
     return {**measured, "cpu_s_per_100k": measured["cpu_s"] / chunks * 100_000}
-
-
-Measuring = Callable[[], Mapping[str, float]]
-
-
-def take_turns(measures: Mapping[str, Measuring], rounds: int, samples: Samples[str]) -> None:
-    """Measure all in turn, so many times, each time beginning with another one."""
-    names = list(measures)
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            for figure, value in measures[name]().items():
-                samples.setdefault(name, {}).setdefault(figure, []).append(value)
 
 
 # --- one writer and one reader ------------------------------------------------------------------------------------

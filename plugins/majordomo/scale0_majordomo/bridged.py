@@ -180,6 +180,10 @@ class BridgedMajordomo(MajordomoService):
         self._offer_due = min(self._offer_due, now + PAUSE)
         return super()._ready(peer, said, now)
 
+    def _drain(self, worker: Worker, begun: Frames, now: float) -> Iterable[Effect]:
+        self._offer_due = min(self._offer_due, now + PAUSE)
+        return super()._drain(worker, begun, now)
+
     def _lose(self, worker: Worker, why: str, now: float) -> Iterable[Effect]:
         self._offer_due = min(self._offer_due, now + PAUSE)
         return super()._lose(worker, why, now)

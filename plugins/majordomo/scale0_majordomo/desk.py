@@ -13,6 +13,8 @@ from scale0_majordomo.dialects import Dialect, worker_head
 from scale0_majordomo.settings import ServiceSettings
 
 NEVER = float("inf")
+DRAINING = -1
+"""The credit of a worker that takes no more requests: it is there, and never has room."""
 SPARE = 64
 """So many dead entries are left where they stand, before a tidy-up is worth it."""
 
@@ -108,7 +110,7 @@ class Worker:
         self.head = worker_head(dialect, envelope)
         self.service = service
         self.credit = credit
-        """How many requests it may have in hand; none when it is gone."""
+        """How many requests it may have in hand; none when it is gone, ``DRAINING`` when it is about to go."""
         self.in_hand: dict[bytes, Request] = {}
         self.heard = now
         self.sent = now
@@ -133,9 +135,9 @@ class Service:
     """
 
     __slots__ = (
-        "_dead", "_numbers", "again", "assigned", "counts", "expiry", "max_bytes", "max_waiting", "name", "next_due",
-        "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple", "sticky", "urgent",
-        "waiting", "workers",
+        "_dead", "_numbers", "again", "assigned", "counts", "draining", "expiry", "max_bytes", "max_waiting", "name",
+        "next_due", "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple", "sticky",
+        "urgent", "waiting", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes, settings: ServiceSettings) -> None:
@@ -150,6 +152,8 @@ class Service:
         self.max_waiting = settings.max_queue
         self.max_bytes = settings.max_queue_bytes
         self.workers: dict[bytes, Worker] = {}
+        self.draining: dict[bytes, Worker] = {}
+        """Those that only finish what they have in hand."""
         self.ready: deque[Worker] = deque()
         """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
         self.queue: deque[Request] = deque()
@@ -170,7 +174,7 @@ class Service:
     @property
     def unused(self) -> bool:
         """Whether it may be forgotten."""
-        return not (self.workers or self.waiting)
+        return not (self.workers or self.waiting or self.draining)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -197,9 +201,14 @@ class Service:
             worker.queued = True
             self.ready.append(worker)
 
+    def drain(self, worker: Worker) -> None:
+        """Let a worker finish what it has. What stands in its backlog is still waiting, and to be placed anew."""
+        self.draining[worker.peer] = self.workers.pop(worker.peer)
+        worker.credit = DRAINING
+
     def leave(self, worker: Worker) -> None:
         """Let a worker go. What stands in its backlog is still waiting, and to be placed anew."""
-        del self.workers[worker.peer]
+        del (self.draining if worker.credit == DRAINING else self.workers)[worker.peer]
         worker.credit = 0
         if len(self.ready) > 2 * len(self.workers) + SPARE:
             self.ready = deque(worker for worker in self.ready if worker.credit)

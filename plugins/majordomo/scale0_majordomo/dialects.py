@@ -56,6 +56,7 @@ class Word(Enum):
     PARTIAL = "PARTIAL"
     FINAL = "FINAL"
     ERROR = "ERROR"
+    DRAIN = "DRAIN"
     HEARTBEAT = "HEARTBEAT"
     DISCONNECT = "DISCONNECT"
 
@@ -76,7 +77,7 @@ WORKER_WORDS: Mapping[Dialect, Mapping[bytes, Word]] = {
     },
     Dialect.OWN: {
         b"\x01": Word.READY, b"\x02": Word.REQUEST, b"\x03": Word.PARTIAL, b"\x04": Word.FINAL, b"\x05": Word.HEARTBEAT,
-        b"\x06": Word.DISCONNECT, b"\x07": Word.ERROR,
+        b"\x06": Word.DISCONNECT, b"\x07": Word.ERROR, b"\x09": Word.DRAIN,
     },
 }  # fmt: skip
 """No table is shared: the numbers move from one version to the next."""
@@ -148,6 +149,10 @@ def _worker(dialect: Dialect, envelope: Frames, rest: Frames) -> Said | None:
         if len(rest[1]) > MAX_OPTIONS:
             return None
         return Said(dialect, Side.WORKER, word, envelope, bytes(rest[0]), b"", bytes(rest[1]), rest[2:])
+    if word is Word.DRAIN:
+        if not all(1 <= len(address) <= MAX_ID for address in rest):
+            return None
+        return Said(dialect, Side.WORKER, word, envelope, body=tuple(map(bytes, rest)))
     return Said(dialect, Side.WORKER, word, envelope)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from scale0_core.api import Frames
-from scale0_majordomo.desk import Service
+from scale0_majordomo.desk import Service, Worker
 
 PREFIX = b"mmi."
 UNKNOWN: Frames = (b"501",)
@@ -40,9 +41,9 @@ def _workers(services: Services, body: Frames, now: float) -> list[dict[str, Any
     return [
         {
             "service": _text(worker.service.name), "peer": worker.peer.hex(), "dialect": worker.dialect.value,
-            "credit": worker.credit, "in_hand": len(worker.in_hand), "silent_s": round(now - worker.heard, 3),
+            "credit": max(worker.credit, 0), "in_hand": len(worker.in_hand), "silent_s": round(now - worker.heard, 3),
         }
-        for service in _asked(services, body) for worker in service.workers.values()
+        for service in _asked(services, body) for worker in _all_of(service)
     ]  # fmt: skip
 
 
@@ -67,8 +68,12 @@ def _asked(services: Services, body: Frames) -> list[Service]:
 
 def stats(service: Service) -> dict[str, Any]:
     """Give the figures of a service."""
-    in_hand = sum(len(worker.in_hand) for worker in service.workers.values())
+    in_hand = sum(len(worker.in_hand) for worker in _all_of(service))
     return {**figures(service), "waiting": service.waiting, "workers": len(service.workers), "in_hand": in_hand}
+
+
+def _all_of(service: Service) -> Iterable[Worker]:
+    return chain(service.workers.values(), service.draining.values())
 
 
 def figures(service: Service) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, SocketKind, get_logger
 from scale0_majordomo import dialects, mmi
-from scale0_majordomo.desk import COUNTS, NEVER, SPARE, Parts, Request, Service, Worker
+from scale0_majordomo.desk import COUNTS, DRAINING, NEVER, SPARE, Parts, Request, Service, Worker
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.settings import MajordomoSettings
 from scale0_majordomo.titanic import Titanic
@@ -289,6 +289,8 @@ class MajordomoService:
             return self._dismiss(worker, "two dialects", now)
         if word is Word.HEARTBEAT:
             return ()
+        if word is Word.DRAIN and worker.credit != DRAINING:
+            return self._drain(worker, said.body, now)
         request = worker.in_hand.get(said.ident) if word in (Word.PARTIAL, Word.FINAL, Word.ERROR) else None
         if request is None:
             return self._dismiss(worker, f"an unexpected {word.value}", now)
@@ -348,14 +350,31 @@ class MajordomoService:
         del self._workers[worker.peer]
         service.leave(worker)
         LOG.debug("a worker is gone", service=service.name, peer=worker.peer, why=why, in_hand=len(worker.in_hand))
-        held = [request for request in worker.in_hand.values() if not request.done]
+        held = list(worker.in_hand.values())
+        worker.in_hand.clear()
+        effects = self._hand_on(worker, held, now)
+        self._tidy(service)
+        return effects
+
+    def _drain(self, worker: Worker, begun: Frames, now: float) -> Iterable[Effect]:
+        """Give a worker nothing more; what it has not begun was on its way to it, and goes to others at no cost."""
+        worker.service.drain(worker)
+        known = set(begun)
+        crossed = [request for address, request in worker.in_hand.items() if address not in known]
+        for request in crossed:
+            del worker.in_hand[request.address]
+            request.unsent = not request.streamed and request.parts is None
+        return self._hand_on(worker, crossed, now)
+
+    def _hand_on(self, worker: Worker, requests: list[Request], now: float) -> list[Effect]:
+        """Give to others what a worker had, and what waits for it alone."""
+        service = worker.service
+        held = [request for request in requests if not request.done]
         if service.settings.scheduling == "priority":
             held.sort(key=lambda request: -request.priority)
-        worker.in_hand.clear()
         effects = self._again(held, now)
         for request in service.take_backlog(worker):
             effects += self._place(request, now)
-        self._tidy(service)
         return effects
 
     def _again(self, requests: list[Request], now: float) -> list[Effect]:
@@ -393,7 +412,7 @@ class MajordomoService:
         if len(worker.in_hand) == 1:
             return self._lose(worker, "takes nothing", now)
         del worker.in_hand[request.address]
-        worker.credit = len(worker.in_hand)
+        worker.credit = min(worker.credit, len(worker.in_hand))
         return [] if request.done else self._again([request], now)
 
     def _set_alarm(self, worker: Worker, now: float) -> None:
@@ -551,7 +570,7 @@ class MajordomoService:
         else:
             request.done = True
             effect = (SOCKET, request.back + body)
-        if service.waiting:
+        if service.waiting and worker.credit > 0:
             following = service.take_request(worker)  # and no more: before the reply it had no room, or nothing waited
             if following is not None:
                 return (effect, self._hand_over(following, worker, now))

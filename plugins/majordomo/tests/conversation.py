@@ -7,6 +7,7 @@ import json
 import attrs
 
 from scale0_core.testing import Script
+from scale0_majordomo.desk import DRAINING
 from scale0_majordomo.service import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
@@ -67,6 +68,10 @@ class Majordomo(Script):
 
     def leave(self, worker, version="0.1"):
         self.says(worker, version, DISCONNECT)
+
+    def drain(self, worker, *begun):
+        """Say that a worker takes no more requests; it has begun these."""
+        self.feed(SOCKET, worker, "S0MW01", "\x09", *begun)
 
     def sent_away(self, worker, version="0.1"):
         self.hears(worker, version, DISCONNECT)
@@ -161,7 +166,8 @@ def conserved(service):
     """Insist that of each service's requests all are accounted for, and that nothing is left behind."""
     for each in service._services.values():
         waiting = list(each.all_waiting())
-        in_hand = [r for worker in each.workers.values() for r in worker.in_hand.values() if not r.done]
+        there = [*each.workers.values(), *each.draining.values()]
+        in_hand = [r for worker in there for r in worker.in_hand.values() if not r.done]
         ended = sum(each.counts[n] for n in ("errors", "expired", "refused", "cancelled", "failed", "abandoned"))
         assert each.requests == each.replies + ended + len(waiting) + len(in_hand), each.name
         assert each.waiting == len(waiting)
@@ -170,7 +176,7 @@ def conserved(service):
         dead = sum(r.done for r in (*each.queue, *each.again, *(entry[2] for entry in each.urgent)))
         dead += sum(r.done for worker in each.workers.values() for r in worker.backlog)
         assert each._dead == dead
-        assert each.workers or each.waiting, "a service that nobody uses is forgotten"
+        assert each.workers or each.waiting or each.draining, "a service that nobody uses is forgotten"
         assert len(each.ready) == len(set(map(id, each.ready))), "a worker stands there once"
         for worker in each.workers.values():
             assert len(worker.in_hand) <= worker.credit
@@ -181,6 +187,9 @@ def conserved(service):
             assert not (room and wanted), "nobody idles while requests wait"
             if room and each.quick:
                 assert worker.queued
+        for worker in each.draining.values():
+            assert worker.credit == DRAINING
+            assert not worker.backlog
         if each.waiting:
             assert each.next_due <= min(request.due for request in waiting)
             assert each in service._queues

@@ -450,6 +450,51 @@ def test_a_worker_that_drains_finishes_what_it_has_and_others_get_the_rest():
     assert second.reply == (b"by another",)
 
 
+def test_what_crosses_the_word_of_a_draining_worker_goes_to_others_at_no_cost():
+    world = World(default=ServiceSettings(resend=False))
+    client, server = Caller(world), Server(world, credit=3)
+    first = client.call("s", b"1")
+    world.deliver()
+    server.session.drain(world.now)  # nothing has left yet
+    second, third = client.call("s", b"2"), client.call("s", b"3")
+    world.deliver()
+    assert [request.body for request in server.requests] == [b"1"]
+    other = Server(world, credit=2)
+    world.deliver()
+    assert [request.body for request in other.requests] == [b"2", b"3"], "though nothing is repeated here"
+    server.answer(b"first")
+    assert server.session.state is WorkerState.LEFT
+    for reply in (b"second", b"third"):
+        other.answer(reply)
+    assert [call.reply for call in (first, second, third)] == [(b"first",), (b"second",), (b"third",)]
+    assert world.script.service.totals()["failed"] == 0
+
+
+@pytest.mark.parametrize("end", ["drain", "stop"])
+def test_an_idle_worker_that_leaves_costs_nobody_a_try(end):
+    world = World(default=ServiceSettings(resend=False))
+    client, server = Caller(world), Server(world)
+    getattr(server.session, end)(world.now)
+    outcome = client.call()
+    world.deliver()
+    other = Server(world)
+    world.deliver()
+    other.answer(b"by another")
+    assert (server.requests, outcome.reply) == ([], (b"by another",))
+
+
+def test_a_worker_of_a_stock_broker_has_no_word_for_draining():
+    world = World()
+    client, server = Caller(world), Server(world, dialect=Dialect.MDP02)
+    outcome = client.call()
+    world.deliver()
+    server.session.drain(world.now)
+    assert server.session.out == []
+    server.answer(b"done")
+    assert outcome.reply == (b"done",)
+    assert world.script.service.totals()["malformed"] == 0
+
+
 def test_a_worker_that_stops_gives_back_what_it_has():
     world = World()
     client, server = Caller(world), Server(world)

@@ -55,6 +55,8 @@ UNDERSTOOD = [
     ((*E3W, b"\7", A, b"500", b"why"), worker(OWN, Word.ERROR, E3W, A, b"", b"500", (b"why",))),
     ((*E3W, b"\5"), worker(OWN, Word.HEARTBEAT, E3W)),
     ((*E3W, b"\6"), worker(OWN, Word.DISCONNECT, E3W)),
+    ((*E3W, b"\x09"), worker(OWN, Word.DRAIN, E3W)),
+    ((*E3W, b"\x09", A, b"18"), worker(OWN, Word.DRAIN, E3W, body=(A, b"18"))),
 ]
 
 
@@ -121,6 +123,10 @@ def test_what_stands_in_front_of_the_header_is_the_envelope(frames, said, extra)
         (*E3W, b"\4", A, b"o" * 4097, b"x"),
         (*E3W, b"\7", A, b"500"),
         (*E3W, b"\x08", A),  # CANCEL comes from the broker
+        (*E3W, b"\x09", A, b""),
+        (*E3W, b"\x09", b"a" * 65),
+        (*E1W, b"\x09", A),  # only our own dialect has DRAIN
+        (*E2W, b"\x09", A),
         (P, *[b"x"] * 9, b"MDPC02", b"\1", S, b"x"),  # an envelope without end
         (P, b"\xaa\xa4\1"),  # zeromq/majordomo's own packing
         (P, b"MDPC0X", b"\1", S, b"x"),  # libmdp's

@@ -48,7 +48,7 @@ GOOD = [
     (b"MDPW02", b"\3", b"1", b"", b"x"), (b"MDPW02", b"\4", b"1", b"", b"x"), (b"MDPW02", b"\5"), (b"MDPW02", b"\6"),
     (b"S0MC01", b"\1", b"id", b"echo", b'{"timeout": 9}', b"x"), (b"S0MC01", b"\5", b"id"),
     (b"S0MW01", b"\1", b"echo", b'{"credit": 2}'), (b"S0MW01", b"\4", b"1", b"", b"x"),
-    (b"S0MW01", b"\7", b"1", b"500", b"x"), (b"", b"MDPC01", b"mmi.service", b"echo"),
+    (b"S0MW01", b"\7", b"1", b"500", b"x"), (b"S0MW01", b"\x09", b"1"), (b"", b"MDPC01", b"mmi.service", b"echo"),
 ]  # fmt: skip
 ODD = [b"", b"\0", b"\1", b"\xff" * 9, b"MDPC01", b"MDPW02", b"S0MW01", b"echo", b"x" * 300, b"x" * 9000, b"{"]
 

@@ -51,6 +51,7 @@ class Hand:
     credit: int
     holds: dict[bytes, Wish] = attrs.field(factory=dict)
     dead: bool = False
+    draining: bool = False
 
 
 class World:
@@ -89,6 +90,22 @@ class World:
         self.forget(hand)
         self.broker.ready(hand.peer, service=hand.service, version=hand.version)
         self.broker.sent_away(hand.peer, hand.version)
+        self.listen()
+
+    def drain(self, hand, begun):
+        """Finish what was begun, and leave; the rest was on its way to the worker, and costs nobody a try."""
+        hand.draining = True
+        self.owners.clear()
+        crossed = {address: wish for address, wish in hand.holds.items() if address not in begun}
+        back = [wish for wish in crossed.values() if not wish.ended]
+        for address in crossed:
+            del hand.holds[address]
+        for wish in reversed(back):
+            assert not wish.parts
+            wish.holder = None
+            wish.tries -= 1
+            self.wait(wish, first=True)
+        self.broker.drain(hand.peer, *begun)
         self.listen()
 
     def die(self, hand):
@@ -228,6 +245,7 @@ class World:
         assert not wish.ended, "what has ended is not given to anybody"
         assert wish.holder is None, "nobody else has it"
         assert wish.service == hand.service
+        assert not hand.draining, "it takes no more"
         assert len(hand.holds) < hand.credit, "nobody gets more than it can take"
         queue = self.queues[wish.service]
         if self.scheduling in ("lru", "least"):
@@ -282,7 +300,8 @@ class World:
             assert sorted(waiting) == sorted(wish.number for wish in queue)
             late = self.broker.now - SLACK
             assert all(wish.due > late and wish.deadline > late for wish in queue), "it should have expired"
-            free = [h for h in self.hands.values() if h.service == name and not h.dead and len(h.holds) < h.credit]
+            there = [h for h in self.hands.values() if h.service == name and not (h.dead or h.draining)]
+            free = [h for h in there if len(h.holds) < h.credit]
             if self.scheduling != "sticky":
                 assert not (queue and free), "nobody idles while requests wait"
         for hand in self.hands.values():
@@ -320,6 +339,12 @@ def options_from(random):
     return {name: choose() for name, choose in choices.items() if random.random() < 0.4}
 
 
+def drain(world, random, hand):
+    """Let a worker drain that has begun some of its requests, and surely those of which it has sent a part."""
+    begun = [address for address, wish in hand.holds.items() if wish.parts or wish.passed_on or random.random() < 0.5]
+    world.drain(hand, begun)
+
+
 def step(world, random):
     """Do something at random."""
     hands = [hand for hand in world.hands.values() if not hand.dead]
@@ -341,6 +366,10 @@ def step(world, random):
         wish = random.choice(world.wishes[-10:])
         if wish.version == "own" and not wish.ended:
             world.cancel(wish)
+    elif roll < 0.97:
+        own = [hand for hand in hands if hand.version == "own" and not hand.draining]
+        if own:
+            drain(world, random, random.choice(own))
     elif hands:
         random.choice([world.leave, world.die, world.misbehave])(random.choice(hands))
     world.check()

@@ -188,7 +188,7 @@ class WorkerSession:
             self._rests = 0  # a heartbeat of its own accord: it knows this worker
 
     def _requested(self, request: Request) -> None:
-        # what comes while we are about to leave is not begun: the broker gives it to others when we have left
+        # what comes while we are about to leave is not begun: the broker gives it to others
         if not self.draining:
             self._in_hand[request.address] = request
             self._begin(request)
@@ -271,9 +271,15 @@ class WorkerSession:
 
     def drain(self, now: float) -> None:
         """Begin no more requests, and leave when those in hand are done."""
+        self._say_drain()
         self.draining = True
         if not self._in_hand:
             self._leave()
+
+    def _say_drain(self) -> None:
+        """Tell the broker, once, what was begun: whatever else it has sent or would send goes to others."""
+        if self._linked and not (self.draining or self._words.stock):
+            self.out.append(self._words.drain(self._in_hand))
 
     def stop(self, now: float) -> None:
         """Leave at once."""
@@ -283,8 +289,9 @@ class WorkerSession:
         if self.state is WorkerState.LEFT:
             return
         if self._linked:
+            self._say_drain()
             self.out.append(self._words.disconnect)
-        self._linked, self._retry_at = False, None
+        self._linked, self._retry_at, self.draining = False, None, True
         self._become(WorkerState.LEFT)
         given_up, self._in_hand = self._in_hand, {}
         for request in given_up.values():

@@ -102,6 +102,10 @@ class WorkerWords:
         """Write PARTIAL, FINAL or, in our own dialect, ERROR; a stock one has an empty frame where options are."""
         return (*self._head, self._bytes[word], address, b"" if self.stock else options, *body)
 
+    def drain(self, begun: Iterable[bytes]) -> Frames:
+        """Write DRAIN, with the addresses of the requests that were begun; only our own dialect has it."""
+        return (*self._head, self._bytes[Word.DRAIN], *begun)
+
     def read(self, frames: Frames) -> Heard | None:
         """Read what the broker says; None when it makes no sense. The answer to ``question`` counts as HEARTBEAT."""
         size = len(self._head)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -172,8 +173,11 @@ def test_a_plugin_whose_address_is_taken_is_left_out_with_a_sentence(scale0_brok
     told = second.wait_for("plugin echo could not be started")
     assert address in told["why"]
     assert told["consequence"] == "the broker runs without it"
-    assert told["next"]
+    remedy = re.search(r"--set 'plugin\.echo\.bind=(.*?)'", told["next"])
+    assert f"bind = {remedy[1]} in [plugin.echo] of broker.toml" in told["next"]
     assert list(second.addresses) == ["scale0"]
+    third = scale0_broker(["echo"], arguments=["--set", f"plugin.echo.bind={remedy[1]}"])
+    assert third.address("echo", "requests").endswith("/echo")
 
 
 def test_a_broker_without_plugins_runs(scale0_broker):

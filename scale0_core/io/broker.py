@@ -213,7 +213,7 @@ class Broker:
         except Exception as error:
             for station in stations:
                 loop.remove(station)
-            failure = error if isinstance(error, PluginError) else _start_failed(name, error)
+            failure = error if isinstance(error, PluginError) else _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
 
@@ -247,12 +247,14 @@ class Broker:
         LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
 
 
-def _start_failed(name: str, error: Exception) -> PluginStartError:
+def _start_failed(name: str, error: Exception, settings: object) -> PluginStartError:
     what = f"plugin {name} could not be started"
     if isinstance(error, AddressError):
-        return PluginStartError(
-            name, what, f"{error.problem.what}: {error.problem.why}", LEFT_OUT, error.problem.remedy
-        )
+        remedy = error.problem.remedy
+        if isinstance(getattr(settings, "bind", None), tuple):
+            value = f'["ipc://{{runtime}}/{name}"]'  # each broker has a folder of its own
+            remedy += f", as in --set 'plugin.{name}.bind={value}', or bind = {value} in [plugin.{name}] of broker.toml"
+        return PluginStartError(name, what, f"{error.problem.what}: {error.problem.why}", LEFT_OUT, remedy)
     if isinstance(error, zmq.ZMQError | AttributeError | TypeError | ValueError):
         return PluginStartError(name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "mend its endpoints")
     return PluginStartError(

@@ -261,3 +261,21 @@ def test_the_brokers_stop_is_told(scale0_broker):
     assert worker.recv_multipart() == [b"", b"MDPW01", DISCONNECT]
     assert client.recv_multipart()[:5] == [b"S0MC01", b"\4", b"id", b"echo", b"503"]
     peers.close()
+
+
+def test_two_brokers_on_one_machine_and_the_second_says_what_to_set(scale0_broker):
+    """By default both want the zguide's port; here it is another one, which nobody else may have."""
+    first = scale0_broker(["majordomo"], {"plugin": {"majordomo": {"bind": ["tcp://127.0.0.1:*"]}}})
+    address = first.address("majordomo", "requests")
+    second = scale0_broker(["majordomo"], {"plugin": {"majordomo": {"bind": [address]}}})
+    told = second.wait_for("plugin majordomo could not be started")
+    assert address in told["why"]
+    assert "in use" in told["why"]
+    assert told["consequence"] == "the broker runs without it"
+    value = '["ipc://{runtime}/majordomo"]'
+    assert f"--set 'plugin.majordomo.bind={value}'" in told["next"]
+    assert f"bind = {value} in [plugin.majordomo] of broker.toml" in told["next"]
+    second.stop()
+    settings = {"plugin": {"majordomo": {"bind": [address]}}}
+    third = scale0_broker(["majordomo"], settings, arguments=["--set", f"plugin.majordomo.bind={value}"])
+    assert third.address("majordomo", "requests").endswith("/majordomo")

@@ -70,6 +70,11 @@ ABSENT_PAUSE = 1.0
 REOPEN_PAUSE = 5.0
 SWEEP_EVERY = 60.0
 NEVER = float("inf")
+MAX_EARLY, MAX_EARLY_BYTES = 1000, 64 * MIB
+"""So many requests may wait until the store is open."""
+UNUSABLE = b"stored requests cannot be read or written; the broker's log says why"
+TOO_EARLY = b"the store is not open yet, and too many requests wait for it"
+STOPPED = b"the broker stopped before the store was open"
 
 Answer = Callable[[Frames], Iterable[Effect]]
 """Writes the reply to a client."""
@@ -163,6 +168,11 @@ class Titanic:
         self._sweep_due = NEVER
         self._absent_due = NEVER
         self._fault = ""
+        self._early: list[tuple[bytes, Frames, Answer]] = []
+        """What came before the store was open."""
+        self._early_bytes = 0
+        self._is_open: bool | None = None
+        """None until it is known."""
         self.in_flight = 0
         self.rows = 0
         """Requests on disk that are not closed, done or not."""
@@ -178,8 +188,22 @@ class Titanic:
         return service in self._services
 
     def request(self, service: bytes, body: Frames, answer: Answer, now: float) -> list[Effect]:
-        """Take a request to one of Titanic's services."""
-        return self._services[service](body, answer, now)
+        """Take a request to one of Titanic's services; before the store is open it waits."""
+        if self._is_open:
+            return self._services[service](body, answer, now)
+        if self._is_open is False:
+            return list(answer((ERROR, UNUSABLE)))
+        size = sum(map(len, body))
+        if len(self._early) >= MAX_EARLY or self._early_bytes + size > MAX_EARLY_BYTES:
+            self.counts["refused"] += 1
+            return list(answer((ERROR, TOO_EARLY)))
+        self._early.append((service, _as_bytes(body), answer))
+        self._early_bytes += size
+        return []
+
+    def _take_early(self) -> list[tuple[bytes, Frames, Answer]]:
+        early, self._early, self._early_bytes = self._early, [], 0
+        return early
 
     def _request(self, body: Frames, answer: Answer, now: float) -> list[Effect]:
         target = bytes(body[0]) if body and len(body[0]) <= MAX_NAME else b""
@@ -243,7 +267,7 @@ class Titanic:
 
     def _failed(self, answer: Answer, error: BaseException) -> list[Effect]:
         self._note_fault(error)
-        return list(answer((ERROR,)))
+        return list(answer((ERROR, UNUSABLE)))
 
     def _freed(self, freed: Freed) -> None:
         self.rows -= freed.rows
@@ -260,15 +284,19 @@ class Titanic:
         return done(result, now)
 
     def on_stop(self) -> list[Effect]:
-        """Give the last job: it closes the file when all others are done."""
-        return [Job(KEY, _close_store, self._store, _nothing)]
+        """Answer who still waits, and give the last job: it closes the file when all others are done."""
+        told = [effect for _, _, answer in self._take_early() for effect in answer((ERROR, STOPPED))]
+        return [*told, Job(KEY, _close_store, self._store, _nothing)]
 
     def _opened(self, result: JobResult, now: float) -> list[Effect]:
-        """Take over the requests on disk; those that came meanwhile are stored after this, as jobs keep their order."""
+        """Take over the requests on disk, then those that came meanwhile."""
+        early = self._take_early()
         if result.error is not None:
+            self._is_open = False
             self._note_fault(result.error)
             self._open_due = now + REOPEN_PAUSE
-            return []
+            return [effect for _, _, answer in early for effect in answer((ERROR, UNUSABLE))]
+        self._is_open = True
         self._fault = ""
         found: Opened = result.value
         self.rows += found.rows
@@ -278,7 +306,10 @@ class Titanic:
         if found.rows:
             LOG.info("stored requests are back", requests=found.rows, waiting=len(found.waiting), bytes=found.bytes)
         self._sweep_due = now + self._sweep_every
-        return self._hand_out(now)
+        effects = self._hand_out(now)
+        for service, body, answer in early:
+            effects += self.request(service, body, answer, now)
+        return effects
 
     def _note_fault(self, error: BaseException) -> None:
         """Log what is wrong with the disk, once for as long as it stays the same."""

@@ -19,6 +19,7 @@ from scale0_majordomo.titanic_store import Store
 
 SOCKET = "requests"
 HOUR = 3600.0
+BROKEN = (b"500", titanic.UNUSABLE)
 
 
 class Desk:
@@ -287,7 +288,7 @@ def test_when_the_disk_fails_the_answer_is_500_and_nothing_is_kept(lives):
     life.done(kept, "y")
     for service, body in (("request", ("echo", "x")), ("reply", (kept,)), ("close", (kept,))):
         life.script.fail_next_job(OSError("the disk is on fire"))
-        assert life.ask(service, *body) == (b"500",)
+        assert life.ask(service, *body) == BROKEN
     assert (life.titanic.rows, life.titanic.counts["errors"]) == (1, 3)
     assert life.ask("reply", kept) == (b"200", b"y")
 
@@ -310,13 +311,74 @@ def test_a_store_that_cannot_be_opened_is_tried_again(lives, tmp_path, monkeypat
     old = lives()
     ident = old.store_request("echo", "x")
     new = Life(old.folder, b"echo")
-    assert new.ask("request", "echo", "x") == (b"500",)
-    assert new.ask("reply", ident) == (b"500",)
-    assert new.ask("close", ident) == (b"500",)
+    assert new.ask("request", "echo", "x") == BROKEN
+    assert new.ask("reply", ident) == BROKEN
+    assert new.ask("close", ident) == BROKEN
     old.end()
     new.script.sleep(titanic.REOPEN_PAUSE)
     assert new.hands == {ident: (b"echo", (b"x",))}
     new.end()
+
+
+def early(life, service, *body):
+    """Ask while the store is being opened: nothing comes yet."""
+    life.script.feed(SOCKET, "client", f"titanic.{service}", *body)
+    life.script.expect_nothing()
+
+
+def answers(life):
+    found = [frames[1:] for _, frames in life.script._unexpected]
+    life.script._unexpected.clear()
+    return found
+
+
+def test_what_comes_before_the_store_is_open_waits_for_it(lives, tmp_path):
+    before = lives()
+    ident = before.store_request("echo", "old")
+    life = before.crash(tmp_path / "after", b"echo", job_delay=1.0, new_id=lambda: "a" * 32)
+    early(life, "reply", ident)
+    early(life, "request", "echo", "new")
+    early(life, "reply", "0" * 31 + "f")
+    assert life.titanic.rows == 0
+    life.script.sleep(1.0)
+    assert answers(life) == [(b"300",)]
+    life.script.sleep(1.0)
+    assert [status for status, *_ in answers(life)] == [b"200", b"400"]
+    life.script.sleep(1.0)
+    assert sorted(body for _, (body,) in life.hands.values()) == [b"new", b"old"]
+    life.end()
+
+
+def test_what_waits_for_a_store_that_cannot_be_opened_is_answered_500(lives):
+    life = lives(b"echo", job_delay=1.0)
+    life.script.fail_next_job(OSError("no such disk"))
+    early(life, "request", "echo", "x")
+    early(life, "close", "0" * 32)
+    life.script.sleep(1.0)
+    assert answers(life) == [BROKEN, BROKEN]
+    life.script.sleep(titanic.REOPEN_PAUSE + 1.0)
+    early(life, "request", "echo", "x")
+    life.script.sleep(1.0)
+    assert [status for status, *_ in answers(life)] == [b"200"]
+
+
+@pytest.mark.parametrize("bound", ["MAX_EARLY", "MAX_EARLY_BYTES"])
+def test_not_any_number_of_requests_waits_for_the_store(lives, monkeypatch, bound):
+    monkeypatch.setattr(titanic, bound, 2 if bound == "MAX_EARLY" else 12)
+    life = lives(job_delay=1.0)
+    for body in "ab":
+        early(life, "request", "echo", body)
+    assert life.ask("request", "echo", "cccc") == (b"500", titanic.TOO_EARLY)
+    life.script.sleep(2.0)
+    assert [status for status, *_ in answers(life)] == [b"200", b"200"]
+    assert (life.titanic.rows, life.titanic.counts["refused"]) == (2, 1)
+
+
+def test_who_waits_for_the_store_is_told_when_the_broker_stops(lives):
+    life = lives(job_delay=1.0)
+    early(life, "request", "echo", "x")
+    life.script.stop()
+    assert answers(life) == [(b"500", titanic.STOPPED)]
 
 
 def test_a_damaged_file_is_500_for_all_and_stays_as_it_is(lives, tmp_path):
@@ -324,8 +386,8 @@ def test_a_damaged_file_is_500_for_all_and_stays_as_it_is(lives, tmp_path):
     folder.mkdir()
     (folder / "titanic.db").write_bytes(b"rubbish" * 1000)
     life = Life(folder, b"echo")
-    assert life.ask("request", "echo", "x") == (b"500",)
-    assert life.ask("close", "0" * 32) == (b"500",)
+    assert life.ask("request", "echo", "x") == BROKEN
+    assert life.ask("close", "0" * 32) == BROKEN
     life.script.sleep(60)
     assert (folder / "titanic.db").read_bytes() == b"rubbish" * 1000
     assert not life.hands

@@ -171,6 +171,7 @@ class _ClientRunner:
             ended=lambda: self._stopped,
             on_end=self._end,
         )
+        self._thread.start()
 
     def open(self, call: Call) -> None:
         with self._lock:
@@ -241,6 +242,7 @@ class Worker(BaseWorker):
             on_end=self._end,
         )
         self._finalizer = weakref.finalize(self, self.stop)
+        self._thread.start()
         return self
 
     def wait_ready(self, timeout: float = 10.0) -> None:

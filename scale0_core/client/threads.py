@@ -21,7 +21,7 @@ JOIN_SECONDS = 5.0
 
 
 class IoThread:
-    """Drives an engine on a thread of its own; ``call`` has something done there."""
+    """Drives an engine on a thread of its own, from ``start`` on; ``call`` has something done there."""
 
     def __init__(
         self, engine: Engine, name: str, *, ended: Callable[[], bool], on_end: Callable[[BaseException | None], None]
@@ -34,6 +34,9 @@ class IoThread:
             self._waker.close()
             raise
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; whoever made this has a name for it by now, as what comes may be answered at once."""
         self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scale0_core.client import CallError, Client, Worker, aio
+from scale0_core.client import CallError, Client, Worker, aio, threads
 from scale0_core.testing import BrokerStarter
 
 from .conftest import QUICK, eventually
@@ -27,6 +27,21 @@ def test_one_client_serves_many_threads(address: str):
         with ThreadPoolExecutor(8) as pool:
             replies = list(pool.map(talk, range(8)))
     assert replies == [[b"%d.%d" % (name, number) for number in range(50)] for name in range(8)]
+
+
+def test_a_task_that_comes_while_the_worker_starts_is_answered(address: str, monkeypatch: pytest.MonkeyPatch):
+    with Client(address) as client:
+        begin = threads.IoThread.start
+
+        def start_and_call(thread: threads.IoThread) -> None:
+            begin(thread)
+            assert client.call("echo", b"x", retry=True, timeout=60).body == b"x"
+
+        monkeypatch.setattr(threads.IoThread, "start", start_and_call)
+        worker = Worker(address)
+        worker.add("echo", lambda text: text)
+        worker.start()
+        worker.stop()
 
 
 def test_a_client_nobody_refers_to_is_closed(address: str):

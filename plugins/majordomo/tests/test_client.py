@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 import scale0_majordomo
+from scale0_core.client import threads
 from scale0_majordomo import (
     BrokerLostError,
     CallError,
@@ -410,6 +411,21 @@ def test_wrong_use_of_a_worker_is_told(here):
             Worker(here, **wrong)
     with worker, pytest.raises(RuntimeError):
         worker.start()
+
+
+def test_a_request_that_comes_while_the_worker_starts_is_answered(here, client, monkeypatch):
+    future = client.submit("waiting", timeout=60)
+    begin = threads.IoThread.start
+
+    def start_and_wait(thread):
+        begin(thread)
+        assert future.result(60).body == b"done"
+
+    monkeypatch.setattr(threads.IoThread, "start", start_and_wait)
+    worker = Worker(here)
+    worker.add("waiting", lambda request: b"done")
+    worker.start()
+    worker.stop()
 
 
 def test_a_worker_that_drains_finishes_its_requests(here, client):

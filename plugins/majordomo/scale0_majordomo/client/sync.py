@@ -245,6 +245,7 @@ class _ClientRunner:
         self._thread = IoThread(
             engine, f"majordomo client {session.address}", ended=lambda: self._stopped, on_end=self._end
         )
+        self._thread.start()
 
     def open(self, call: Call) -> None:
         with self._lock:
@@ -405,6 +406,7 @@ class _Line:
         self._thread = IoThread(
             self._engine, name, ended=lambda: self.session.state is WorkerState.LEFT, on_end=self._end
         )
+        self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called on the thread that owns the connection."""

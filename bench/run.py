@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results.md"
 BENCHES = (
     "wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "zpipes.py", "majordomo.py",
-    "robust.py", "faults.py",
+    "robust.py", "faults.py", "majordomo_faults.py",
 )  # fmt: skip
 
 HEADING = """# Results

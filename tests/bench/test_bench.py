@@ -159,6 +159,14 @@ def test_faults_finds_no_broken_guarantee() -> None:
     assert figures["replies"] + figures["errors"] == 400
 
 
+def test_majordomo_faults_finds_nothing_lost_and_nothing_left() -> None:
+    figures = run_bench("majordomo_faults.py", "--rounds", "10", "--messages", "8000")
+    assert (figures["kill_faults"], figures["kills"], figures["kill_answers"]) == (0, 10, 44)
+    assert (figures["fuzz_errors"], figures["fuzz_uncounted"], figures["flood_messages"]) == (0, 0, 8000)
+    assert figures["fuzz_malformed"] >= 8000
+    assert_between(figures, -100, 100, "fuzz_growth_mb")
+
+
 def test_every_bench_is_run_and_explained() -> None:
     """A bench is what has a parser of its own; the others are parts of one."""
     benches = {path.name for path in BENCH.glob("*.py") if "make_parser(__doc__" in path.read_text(encoding="utf-8")}

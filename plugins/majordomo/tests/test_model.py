@@ -79,7 +79,7 @@ def torture(messages, seed=0):
 
 
 def test_damaged_messages_do_no_harm():
-    """bench/robust.py sends a million of them to a real broker."""
+    """bench/majordomo_faults.py has a million of them, for a real broker too."""
     service = torture(20_000)
     totals = service.totals()
     assert totals["malformed"] > 5000

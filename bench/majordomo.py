@@ -1,6 +1,6 @@
-"""What a Majordomo request costs: MDP 0.1, beside a zguide-style broker in the same run; and with 1,000 workers.
+"""What a Majordomo request costs: MDP 0.1, beside a zguide-style broker and one in C; and with 1,000 workers.
 
-The same native clients and the same native workers drive both brokers with the same frames. Rounds are interleaved, and
+The same native clients and the same native workers drive all brokers with the same frames. Rounds are interleaved, and
 a ratio is the median of the ratios within a round, as in ``wire.py``. Every reply is checked; one that is missing fails
 the bench.
 """

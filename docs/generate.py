@@ -163,17 +163,25 @@ def docstring(lines: list[str]) -> Iterator[str]:
 def class_part(cls: type) -> str:
     """Write the fields of a class."""
     rows = []
-    for field in attrs.fields(cls):
-        default: Any = field.default
+    for name, kind, default in fields_of(cls):
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
         words = "" if default is attrs.NOTHING else "empty" if made else f"`{default!r}`"
-        rows.append((f"`{field.name}`", f"`{annotation(field.type)}`", words))
+        rows.append((f"`{name}`", f"`{annotation(kind)}`", words))
     about = code(inspect.cleandoc(cls.__doc__ or "").splitlines()[0])
     return f"### `{cls.__name__}`\n\n{about}\n\n{markdown_table(('field', 'type', 'default'), rows)}"
 
 
+def fields_of(cls: Any) -> list[tuple[str, Any, Any]]:
+    """Give name, type and default of each field of an attrs class or a named tuple."""
+    if attrs.has(cls):
+        return [(field.name, field.type, field.default) for field in attrs.fields(cls)]
+    defaults = cls._field_defaults
+    return [(name, kind, defaults.get(name, attrs.NOTHING)) for name, kind in cls.__annotations__.items()]
+
+
 def annotation(kind: Any) -> str:
     """Write a type as the code has it."""
+    kind = getattr(kind, "__forward_arg__", kind)
     return kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind))
 
 

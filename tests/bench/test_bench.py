@@ -140,7 +140,8 @@ def test_majordomo_compares_the_broker_with_a_plain_one_and_one_worker_with_many
     figures = run_bench("majordomo.py", *arguments, "--workers", "1", "3")
     assert_between(figures, 0.001, 100, "cpu_vs_python_loop", "cpu_vs_python_loop_1", "cpu_vs_python_loop_3")
     assert figures["cpu_vs_python_loop"] == figures["cpu_vs_python_loop_3"]
-    for broker in ("scale0", "python"):
+    assert_between(figures, 0.001, 100, "cpu_vs_python_loop_3_shared", "cpu_vs_c_loop", "c_loop_vs_python_loop_3")
+    for broker in ("scale0", "python", "c"):
         assert_between(figures, 0.001, 1000, f"{broker}_cpu_s_per_100k_1", f"{broker}_cpu_s_per_100k_3")
         assert_between(figures, 10, 1e8, f"{broker}_requests_per_s_1", f"{broker}_requests_per_s_3")
     assert_between(figures, 0.001, 100, "cost_1000_vs_1_workers", "cost_1000_vs_1_workers_window")

@@ -13,7 +13,7 @@ from scale0_core.client.aio import Client, Worker
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 30))
+    asyncio.run(asyncio.wait_for(coroutine, 120))
 
 
 def test_async_functions_and_generators(address: str):
@@ -103,10 +103,11 @@ def test_leaving_a_map_lets_go_of_the_rest(address: str):
 def test_stopping_cancels_what_runs(address: str):
     async def main() -> None:
         worker = Worker(address)
-        cancelled = asyncio.Event()
+        begun, cancelled = asyncio.Event(), asyncio.Event()
 
         @worker.service("sleep")
         async def sleep() -> None:
+            begun.set()
             try:
                 await asyncio.sleep(20)
             except asyncio.CancelledError:
@@ -117,8 +118,7 @@ def test_stopping_cancels_what_runs(address: str):
         await worker.wait_ready()
         async with Client(address) as client:
             future = client.submit("sleep", timeout=20)
-            while not worker._tasks:
-                await asyncio.sleep(0.01)
+            await begun.wait()  # a task that is cancelled before it began never runs
             await worker.stop()
             assert cancelled.is_set()
             with pytest.raises(CallTimedOutError, match="gone"):

@@ -183,19 +183,22 @@ def test_too_many_calls(flavour: Flavour, scale0_broker: BrokerStarter):
     client = flavour.client(address)
     futures = [client.submit("wait") for _ in range(3)]
     with pytest.raises(TooManyError) as caught:
-        futures[2].result(10)
+        futures[2].result(30)
     assert caught.value.code == 429
     release.set()
-    assert [future.result(10) for future in futures[:2]] == [(b"done",)] * 2
+    assert [future.result(30) for future in futures[:2]] == [(b"done",)] * 2
 
 
 def test_a_worker_that_is_too_slow(flavour: Flavour, address: str):
-    flavour.worker(address, {"slow": slow})
+    release = threading.Event()
+    flavour.worker(address, {"slow": lambda: release.wait(60) and None})
     client = flavour.client(address)
+    client.ping()
     began = time.monotonic()
     with pytest.raises(CallTimedOutError) as caught:
-        client.call("slow", b"1.5", timeout=0.8)
-    assert time.monotonic() - began < 1.2
+        client.call("slow", timeout=2)  # long enough to be begun
+    assert time.monotonic() - began < 20
+    release.set()
     assert (caught.value.code, caught.value.stage) == (504, Stage.WORKER)
     assert "the worker did not answer in time" in str(caught.value)
 
@@ -249,7 +252,7 @@ def test_without_a_broker_a_call_says_that_it_could_not_connect(flavour: Flavour
     began = time.monotonic()
     with pytest.raises(CallTimedOutError) as caught:
         client.call("echo", timeout=0.3)
-    assert 0.25 < time.monotonic() - began < 1
+    assert 0.25 < time.monotonic() - began < 10
     assert caught.value.stage is Stage.CONNECTING
     assert f"{tmp_path}/nobody" in str(caught.value)
     assert "connecting" in str(caught.value)
@@ -282,8 +285,8 @@ def test_a_frozen_broker(flavour: Flavour, scale0_broker: BrokerStarter):
         release.set()
     finally:
         os.kill(broker.process.pid, signal.SIGCONT)
-    assert in_hand.result(10) == (b"in hand",)
-    assert held.result(10) == (b"held",)
+    assert in_hand.result(30) == (b"in hand",)
+    assert held.result(30) == (b"held",)
 
 
 def test_a_broker_that_comes_later(flavour: Flavour, scale0_broker: BrokerStarter):
@@ -370,13 +373,13 @@ def test_a_new_configuration_reaches_a_worker_that_runs(flavour: Flavour, scale0
     reload_config(broker.address("scale0", "management"))
     eventually(lambda: worker.config_version == 2 and worker.state.value == "serving")
     release.set()
-    assert future.result(10) == (b"done",)
+    assert future.result(30) == (b"done",)
 
 
 def reload_config(address: str) -> None:
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.linger = 0
-        socket.rcvtimeo = 5000
+        socket.rcvtimeo = 30_000
         socket.connect(address)
         socket.send_multipart([b"S0C01", b"MANAGEMENTREQ", b'{"command":"reload_config"}'])
         assert b"200" in socket.recv_multipart()[2]

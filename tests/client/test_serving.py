@@ -82,11 +82,11 @@ def test_heartbeats_go_on_while_a_function_works(flavour: Flavour, address: str)
 
 
 def test_draining_finishes_what_is_in_hand(flavour: Flavour, address: str):
-    began = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     def work():
         began.set()
-        time.sleep(0.4)
+        assert release.wait(60)
         return b"done"
 
     leaving = flavour.worker(address, {"work": work})
@@ -95,7 +95,8 @@ def test_draining_finishes_what_is_in_hand(flavour: Flavour, address: str):
     assert began.wait(10)
     waiting = client.submit("work")
     flavour.worker(address, {"work": lambda: b"by another"})
-    assert waiting.result(10) == (b"by another",)
+    assert waiting.result(30) == (b"by another",)
+    threading.Timer(0.3, release.set).start()  # when it drains
     assert leaving.drain()
     assert in_hand.result(10) == (b"done",)
     assert leaving.state.value == "left"
@@ -110,7 +111,7 @@ def test_draining_has_an_end(flavour: Flavour, address: str):
     eventually(lambda: getattr(worker, "inner", worker)._session.in_hand)
     began = time.monotonic()
     assert not worker.drain(timeout=0.3)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     with pytest.raises(CallTimedOutError):
         future.result(10)
     release.set()
@@ -168,7 +169,7 @@ def test_closing_ends_open_calls_at_once(flavour: Flavour, address: str):
     future, stream = client.submit("wait"), client.stream("wait")
     began = time.monotonic()
     client.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     with pytest.raises(ClosedError):
         future.result(1)
     with pytest.raises(ClosedError):
@@ -179,7 +180,7 @@ def test_closing_ends_open_calls_at_once(flavour: Flavour, address: str):
     began = time.monotonic()
     worker.stop()
     worker.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     release.set()
 
 
@@ -191,7 +192,7 @@ def test_closing_without_a_broker_is_prompt(flavour: Flavour, tmp_path: Path):
     began = time.monotonic()
     client.close()
     worker.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     with pytest.raises(ClosedError):
         future.result(1)
 
@@ -209,7 +210,7 @@ def test_closing_while_the_broker_is_frozen_is_prompt(flavour: Flavour, scale0_b
         began = time.monotonic()
         client.close()
         worker.stop()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 15
     finally:
         os.kill(broker.process.pid, signal.SIGCONT)
 
@@ -266,7 +267,7 @@ def test_a_worker_that_is_killed(flavour: Flavour, address: str, programs):
     victim.kill()
     with pytest.raises(CallTimedOutError, match="the worker that had this task is gone"):
         once.result(20)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     victim = programs(WORKER, address, "victim")
     assert victim.stdout.readline() == "ready\n"
     again = client.submit("work", b"0.5", timeout=20, retry=True)
@@ -308,7 +309,7 @@ def test_a_signal_lets_a_worker_finish(flavour: Flavour, address: str, programs)
     assert program.stdout.readline() == "began\n"
     program.send_signal(number)
     assert future.result(10).text == "polite"
-    out, err = program.communicate(timeout=10)
+    out, err = program.communicate(timeout=60)
     assert (program.returncode, out, err) == (0, "ended\n", "")
 
 
@@ -330,29 +331,29 @@ print("ended", flush=True)
 
 def test_a_signal_while_a_worker_starts_is_heeded(flavour: Flavour, address: str, programs):
     program = programs(EARLY, address, flavour.name)
-    out, err = program.communicate(timeout=20)
+    out, err = program.communicate(timeout=60)
     assert (program.returncode, out, err) == (0, "ended\n", "")
 
 
 def test_a_broker_that_is_killed_and_started_again(flavour: Flavour, scale0_broker: BrokerStarter, restart):
-    broker = scale0_broker([], {"network": {"default_heartbeat_interval": 500}})
+    broker = scale0_broker([], {"network": {"default_heartbeat_interval": 2000}})
     address = broker.address("scale0", "frontend")
     release = threading.Event()
     worker = flavour.worker(
-        address, {"echo": echo, "wait": lambda: release.wait(30) and b"old"}, concurrency=4, heartbeat_interval=0.5
+        address, {"echo": echo, "wait": lambda: release.wait(30) and b"old"}, concurrency=4, heartbeat_interval=2.0
     )
     client = flavour.client(address)
     once, again = client.submit("wait", timeout=20), client.submit("echo", b"warm")
     assert again.result(10) == (b"warm",)
     broker.kill()
     with pytest.raises(BrokerLostError, match="may have been carried out"):
-        once.result(5)
+        once.result(30)
     again = client.submit("echo", b"again", timeout=20, retry=True)
     restart(broker)
     began = time.monotonic()
     assert again.result(20) == (b"again",)
     worker.wait_ready()
-    assert time.monotonic() - began < 3 * 0.5
+    assert time.monotonic() - began < 3 * 2.0
     # the reply to a task of the broker's former life is nobody's
     fresh = client.submit("wait", timeout=20)
     release.set()

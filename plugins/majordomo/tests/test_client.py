@@ -63,7 +63,7 @@ def client(here):
         yield running
 
 
-def until(condition, seconds: float = 10.0) -> None:
+def until(condition, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -135,7 +135,7 @@ def test_a_generator_sends_as_it_goes(client, worker):
     @worker.service("count")
     def count(request):
         yield b"1"
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         yield b"2", b"3"
         return b"end"
 
@@ -183,7 +183,7 @@ def test_a_stream_that_is_closed_ends_its_generator(client, worker):
 
     with client.stream("endless") as stream:
         next(stream)
-    assert closed.wait(10)
+    assert closed.wait(30)
 
 
 def test_options_reach_the_handler(client, worker):
@@ -217,7 +217,7 @@ def test_map_gives_replies_as_they_come(client, worker):
     @worker.service("wait")
     def wait_for_it(request):
         if request == (b"0",):
-            assert gate.wait(10)
+            assert gate.wait(30)
         return request
 
     replies = client.map("wait", (b"%d" % number for number in range(50)), window=10, ordered=False)
@@ -261,7 +261,7 @@ def test_many_threads_may_use_one_client(client, worker):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert wrong == []
 
 
@@ -276,12 +276,14 @@ def test_a_call_ends_in_time_and_the_handler_learns_of_it(client, worker):
         until(lambda: request.cancelled)
         cancelled.set()
 
+    worker.wait_ready(30)
+    assert client.offers("slow")
     began = time.monotonic()
     with pytest.raises(CallTimedOutError) as caught:
-        client.call("slow", timeout=0.3)
-    assert time.monotonic() - began < 2
+        client.call("slow", timeout=1.5)  # long enough to be begun
+    assert time.monotonic() - began < 15
     assert caught.value.code == 408
-    assert cancelled.wait(10)
+    assert cancelled.wait(30)
 
 
 def test_a_future_that_is_cancelled_cancels_the_request(client, worker):
@@ -294,15 +296,15 @@ def test_a_future_that_is_cancelled_cancels_the_request(client, worker):
         cancelled.set()
 
     future = client.submit("slow")
-    assert begun.wait(10)
+    assert begun.wait(30)
     assert future.cancel()
-    assert cancelled.wait(10)
-    assert wait([future], 10).done == {future}
+    assert cancelled.wait(30)
+    assert wait([future], 30).done == {future}
     with pytest.raises(CancelledError):
         future.result()
     worker.add("echo", lambda request: request)
     done = client.submit("echo", b"x")
-    assert done.result(10) == (b"x",)
+    assert done.result(30) == (b"x",)
     assert not done.cancel()
 
 
@@ -314,7 +316,7 @@ def test_a_request_that_waits_is_taken_back(client):
 
 
 def test_heartbeats_go_on_while_functions_work(scale0_broker):
-    settings = {"plugin": {"majordomo": {**BIND["plugin"]["majordomo"], "heartbeat": 0.1, "busy_timeout": 0.4}}}
+    settings = {"plugin": {"majordomo": {**BIND["plugin"]["majordomo"], "heartbeat": 0.1, "busy_timeout": 2.0}}}
     here = scale0_broker.in_thread(["majordomo"], settings).address("majordomo", "requests")
     calls = []
     with Worker(here, heartbeat=0.1) as worker, Client(here) as client:
@@ -322,7 +324,7 @@ def test_heartbeats_go_on_while_functions_work(scale0_broker):
         @worker.service("slow")
         def slow(request):
             calls.append(request)
-            time.sleep(1.5)
+            time.sleep(3.0)
             return b"done"
 
         worker.wait_ready()
@@ -335,7 +337,7 @@ def test_functions_of_one_service_work_at_once(client, worker):
 
     @worker.service("meet")
     def meet(request):
-        meeting.wait(10)
+        meeting.wait(30)
 
     assert len(list(client.map("meet", [b""] * 4))) == 4
 
@@ -371,7 +373,7 @@ def test_a_closed_client_says_so(here):
     client.close()
     client.close()
     with pytest.raises(ClosedError):
-        future.result(10)
+        future.result(30)
     with pytest.raises(ClosedError):
         client.call("nobody")
 
@@ -440,9 +442,9 @@ def test_a_worker_that_drains_finishes_its_requests(here, client):
 
     worker.start()
     future = client.submit("slow")
-    assert begun.wait(10)
+    assert begun.wait(30)
     assert worker.drain()
-    assert future.result(10).body == b"done"
+    assert future.result(30).body == b"done"
     until(lambda: not client.offers("slow"))
     worker.start()  # it may begin again
     assert client.call("slow").body == b"done"
@@ -492,7 +494,7 @@ def test_a_worker_killed_in_mid_request_is_replaced_by_another(here, client):
             other.add("job", lambda request: (b"by the other", *request))
             other.wait_ready()
             victim.send_signal(signal.SIGKILL)
-            assert future.result(20) == (b"by the other", b"x")
+            assert future.result(60) == (b"by the other", b"x")
             assert client.services()["job"]["retried"] == 1
 
 
@@ -502,7 +504,7 @@ def test_signals_end_a_worker_once_its_requests_are_done(here, client):
         future = client.submit("job")
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
-        assert future.result(20).body == b"done"
+        assert future.result(60).body == b"done"
         assert process.wait(20) == 0
 
 
@@ -511,7 +513,7 @@ def test_a_second_signal_does_not_wait(here, client):
         client.submit("job")
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        until(lambda: not client.offers("job"))  # it drains
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 
@@ -537,14 +539,14 @@ def test_a_broker_that_is_restarted_is_found_again(scale0_broker, folder, how):
         until(lambda: client.workers("s")[0]["in_hand"])
         getattr(broker, how)()
         with pytest.raises(CallError) as caught:
-            lost.result(20)
+            lost.result(60)
         assert caught.value.code in (0, 503)
         if how == "kill":
             assert isinstance(caught.value, BrokerLostError)
             assert "unknown" in caught.value.problem.consequence
         gate.set()
         scale0_broker(["majordomo"], settings)
-        assert kept.result(20).body == b"2"
+        assert kept.result(60).body == b"2"
         assert client.call("s", b"3").body == b"3"
 
 
@@ -566,7 +568,7 @@ def test_a_plain_socket_is_enough_to_serve_and_to_call(here, client):
         assert socket.poll(10_000)
         *_, address, empty, body = socket.recv_multipart()
         socket.send_multipart([b"", b"MDPW01", b"\x03", address, empty, body.upper()])
-        assert future.result(10) == (b"HELLO",)
+        assert future.result(30) == (b"HELLO",)
 
 
 def test_importing_the_plugin_is_light():

@@ -75,7 +75,7 @@ def start(scale0_broker):
     made = []
 
     def start(**settings):
-        settings = {"bind": ["ipc://{runtime}/majordomo"], **settings}
+        settings = {"bind": ["ipc://{runtime}/majordomo"], "heartbeat": 60.0, **settings}  # none where none is meant
         broker = scale0_broker(["majordomo"], {"plugin": {"majordomo": settings}})
         made.append(Peers(broker.address("majordomo", "requests")))
         return made[-1]
@@ -156,7 +156,7 @@ def test_large_frames_pass_unchanged_whatever_way_they_take(start):
 
 def test_a_worker_that_dies_in_mid_request_loses_none(start):
     """Long before it would have been silent for too long."""
-    peers = start(heartbeat=60.0)
+    peers = start()
     client = peers()
     for number in range(30):
         dies, lives = peers.worker(), peers.worker()
@@ -217,7 +217,7 @@ def test_trap_20_a_client_that_reads_late_loses_no_reply(start):
 
 
 def test_heartbeats_go_to_idle_and_busy_workers_and_the_silent_are_forgotten(start):
-    peers = start(heartbeat=0.1, busy_timeout=60.0)
+    peers = start(heartbeat=0.5, busy_timeout=60.0)
     idle = peers.worker(b"idle")
     busy = peers.worker(b"busy")
     client = peers()

@@ -62,7 +62,7 @@ def test_chunks_come_out_as_they_went_in(here):
         for chunk in chunks:
             writer.write(chunk)
     with Pipe.open("p", "r", address=here) as reader:
-        assert [reader.read(timeout=10) for _ in chunks] == chunks
+        assert [reader.read(timeout=30) for _ in chunks] == chunks
         assert reader.number == len(chunks)
         with pytest.raises(PipeTimeoutError) as late:
             reader.read(timeout=0.05)
@@ -77,7 +77,8 @@ def test_names_and_chunks_are_any_bytes(here):
             with pytest.raises(TypeError):
                 writer.write(wrong)
     with Pipe.open(b"\xff\x00", "r", address=here) as reader:
-        assert list(reader.chunks(timeout=0.1)) == [b"a", b"b"]
+        assert [reader.read(timeout=30), reader.read(timeout=30)] == [b"a", b"b"]
+        assert list(reader.chunks(timeout=0.1)) == []
         assert list(reader.drain()) == []
 
 
@@ -95,7 +96,7 @@ def test_a_broker_is_found_by_its_name(scale0_broker, folder, monkeypatch):
     with Pipe.open("p", "w", broker=name) as writer:
         writer.write(b"a")
     with Pipe.open("p", "r", broker=name) as reader:
-        assert reader.read(timeout=5) == b"a"
+        assert reader.read(timeout=30) == b"a"
 
 
 def test_somebody_who_writes_seldom_is_heard_at_once(here):
@@ -103,7 +104,7 @@ def test_somebody_who_writes_seldom_is_heard_at_once(here):
         for chunk in (b"a", b"b"):
             writer.write(chunk)
         assert list(islice(reader, 2)) == [b"a", b"b"]  # without a flush
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while writer.pending:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -127,7 +128,7 @@ def test_two_writers_and_one_reader_at_once(here):
     for thread in threads:
         thread.start()
     with Pipe.open("p", "r", address=here) as reader:
-        found = list(islice(reader.chunks(timeout=10), 6000))
+        found = list(islice(reader.chunks(timeout=30), 6000))
     for thread in threads:
         thread.join()
     for letter in (b"a", b"b"):
@@ -141,7 +142,7 @@ def test_no_broker_is_an_error_after_the_timeout(folder):
     began = time.monotonic()
     with pytest.raises(PipeLostError) as lost:
         Pipe.open("p", "r", address=f"ipc://{folder}/nobody", timeout=0.3)
-    assert 0.3 <= time.monotonic() - began < 3
+    assert 0.3 <= time.monotonic() - began < 20
     assert lost.value.stage is Stage.CONNECTING
     assert "scale0 broker" in lost.value.problem.remedy
 
@@ -164,23 +165,24 @@ def test_a_full_pipe_is_told_and_nothing_is_lost(scale0_broker):
     with Pipe.open("p", "w", address=here, batch=False) as writer:
         writer.write(b"x" * 100)
         with pytest.raises(PipeFullError) as full:
-            writer.write(b"a", timeout=0.3)
+            writer.write(b"a", timeout=1.5)
         assert full.value.problem.consequence == "nothing was written"
         assert writer.pending == 0
         with pytest.raises(PipeTooLargeError):
             writer.write(b"x" * 101)
     with Pipe.open("p", "w", address=here, batch_bytes=50, window=2) as writer:
         for _ in range(10):
-            writer.write(b"y" * 10, timeout=0.3)
+            writer.write(b"y" * 10, timeout=1.5)
         with pytest.raises(PipeFullError):
-            writer.write(b"y" * 10, timeout=0.3)
+            writer.write(b"y" * 10, timeout=1.5)
         pending = writer.pending
         assert pending >= 10
         with pytest.raises(PipeFullError):
-            writer.flush(timeout=0.2)
+            writer.flush(timeout=1)
         with Pipe.open("p", "r", address=here) as reader:
-            found = list(reader.chunks(timeout=0.5))
-        writer.flush(timeout=5)
+            found = [reader.read(timeout=30) for _ in range(1 + pending)]
+            assert list(reader.chunks(timeout=0.1)) == []
+        writer.flush(timeout=30)
     assert found == [b"x" * 100] + [b"y" * 10] * pending
 
 
@@ -190,7 +192,7 @@ def test_closing_a_full_pipe_says_what_was_not_written(scale0_broker):
     writer.write(b"x" * 10)
     writer.write(b"y")
     with pytest.raises(PipeFullError, match="1 chunks are not confirmed"):
-        writer.close(timeout=0.3)
+        writer.close(timeout=2)
     assert writer.closed
     writer.close()
     with pytest.raises(PipeClosedError):
@@ -201,7 +203,7 @@ def test_an_error_of_the_program_is_not_hidden_by_one_of_the_pipe(scale0_broker)
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_pipe_bytes": 10}}}))
 
     def fail() -> None:
-        with Pipe.open("p", "w", address=here, timeout=0.2) as writer:
+        with Pipe.open("p", "w", address=here, timeout=3) as writer:
             writer.write(b"x" * 10)
             writer.write(b"y")
             raise KeyError
@@ -223,7 +225,7 @@ def test_readers_one_after_the_other_do_not_disturb_each_other(here):
             writer.write(b"%d" % number)
             writer.flush()
             with Pipe.open("p", "r", address=here) as reader:
-                assert reader.read(timeout=5) == b"%d" % number
+                assert reader.read(timeout=30) == b"%d" % number
 
 
 def test_a_chunk_that_an_error_kept_from_being_used_goes_back(here):
@@ -239,7 +241,7 @@ def test_a_chunk_that_an_error_kept_from_being_used_goes_back(here):
     with pytest.raises(KeyError):
         fail()
     with Pipe.open("p", "r", address=here) as reader:
-        assert reader.read(timeout=5) == b"1"
+        assert reader.read(timeout=30) == b"1"
         reader.done()
         assert list(reader.drain()) == [b"2"]
 
@@ -290,22 +292,22 @@ def test_a_group_acknowledges_what_it_is_told_to(here):
             writer.write(chunk)
         writer.flush()
         with Pipe.open("p", "r", address=here, group="g") as reader:
-            assert [reader.read(timeout=5) for _ in range(6)] == numbered(6)
+            assert [reader.read(timeout=30) for _ in range(6)] == numbered(6)
             assert (reader.number, reader.position) == (6, 7)
             reader.ack(4)
             reader.seek(5)
-            assert reader.read(timeout=5) == b"4"
+            assert reader.read(timeout=30) == b"4"
             with pytest.raises(PipeGoneError):
                 reader.seek(2)
         with Pipe.open("p", "r", address=here, group=b"g") as reader:
-            assert reader.read(timeout=5) == b"4"
+            assert reader.read(timeout=30) == b"4"
             reader.ack()
             assert reader.info()["groups"] == {"g": {"next": 6}}
         with Pipe.open("p", "r", address=here, group="g", auto_ack=True) as reader:
             assert list(reader.drain()) == numbered(10)[5:]
         with Pipe.open("p", "r", address=here, group="late", start="next") as reader:
             writer.write(b"new")
-            assert reader.read(timeout=5) == b"new"
+            assert reader.read(timeout=30) == b"new"
             reader.close(drop_group=True)
         with Pipe.open("p", "r", address=here) as reader, pytest.raises(ValueError, match="group"):
             reader.seek(1)
@@ -317,10 +319,10 @@ def test_a_group_with_a_lease_takes_nothing_away_and_has_no_link(here):
         writer.flush()
         with Pipe.open("p", "r", address=here, group="g", start="next", lease=5) as group:
             with Pipe.open("p", "r", address=here) as reader:
-                assert reader.read(timeout=5) == b"a"
+                assert reader.read(timeout=30) == b"a"
                 assert reader.info()["links"] == 2
                 writer.write(b"b")
-                assert reader.read(timeout=5) == group.read(timeout=5) == b"b"
+                assert reader.read(timeout=30) == group.read(timeout=30) == b"b"
             group.close(drop_group=True)
         assert links(here, "p") == 1
     for wrong in ({"lease": 5}, {"lease": 0, "group": "g"}, {"lease": 1e9, "group": "g"}):
@@ -340,7 +342,7 @@ def links(here: str, name: str) -> int:
 
 
 def wait_for_links(here: str, name: str, count: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while links(here, name) != count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -357,7 +359,7 @@ def test_every_link_is_closed(here):
             assert reader.info()["links"] == 2
         wait_for_links(here, "p", 1)
         with Pipe.open("p", "r", address=here, group="g") as reader:
-            assert [reader.read(timeout=5) for _ in range(3)] == numbered(3)
+            assert [reader.read(timeout=30) for _ in range(3)] == numbered(3)
             reader.ack()
             with pytest.raises(PipeGoneError):
                 reader.seek(1)
@@ -472,19 +474,19 @@ def test_a_broker_in_memory_that_is_started_again_is_used_again(scale0_broker, f
     here = address_of(broker)
     with Pipe.open("p", "w", address=here) as writer, Pipe.open("p", "r", address=here) as reader:
         writer.write(b"a")
-        assert reader.read(timeout=5) == b"a"
+        assert reader.read(timeout=30) == b"a"
         broker.stop()
         with pytest.raises(PipeTimeoutError) as late:
-            reader.read(timeout=0.2)
+            reader.read(timeout=2)
         assert late.value.stage is Stage.CONNECTING
         scale0_broker.in_thread(["zpipes"], settings)
         writer.write(b"b")
-        assert reader.read(timeout=10) == b"b"
+        assert reader.read(timeout=30) == b"b"
 
 
 def test_a_reader_ends_when_the_broker_stays_away(scale0_broker):
     broker = scale0_broker.in_thread(["zpipes"])
-    with Pipe.open("p", "r", address=address_of(broker), timeout=0.5) as reader:
+    with Pipe.open("p", "r", address=address_of(broker), timeout=3) as reader:
         assert list(reader.drain()) == []
         broker.stop()
         with pytest.raises(PipeLostError):

@@ -152,6 +152,8 @@ def flood(messages: int, report: Report) -> None:
         "fuzz_growth_mb": round((after - before) / 1024, 1), "flood_rss_mb": round(after / 1024, 1),
     }  # fmt: skip
     report.figures["fuzz_errors"] = int(report.figures["fuzz_errors"] or 0) + errors
+    # what the bench asks in between, and what the bridge hears of its broker, come on top
+    report.figures["fuzz_uncounted"] = int(report.figures["fuzz_uncounted"] or 0) + max(0, sender.sent - received)
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------

@@ -182,9 +182,8 @@ class Flood:
             socket = self._sockets[number % CONNECTIONS]
             number += 1
             for _ in range(min(BATCH, end - self.sent)):
-                frames = self._fuzzer.message(SOCKET)[1:]
-                if frames:  # ZeroMQ has no message without a frame
-                    socket.send_multipart(list(map(bytes, frames)))
+                frames = self._fuzzer.message(SOCKET)[1:] or (b"",)  # ZeroMQ has no message without a frame
+                socket.send_multipart(list(map(bytes, frames)))
                 self.sent += 1
             self._ping(socket)
 

@@ -8,7 +8,7 @@ from itertools import count
 import attrs
 
 from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.workers import ClientKey, Frontend, ServiceQueue, Task, Worker, first_idle
+from scale0_core.broker.workers import ClientKey, Frontend, HostedWorker, ServiceQueue, Task, Worker, first_idle
 from scale0_core.config.network import ALL, NetworkConfig
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
@@ -318,6 +318,9 @@ class Dispatcher:
             self._deadlines.set(task.number, now, task)  # _end removes it
             sends.append(self._fail(task, code, reason))
             # the worker still has it in hand: its late reply is what makes room again
+            if isinstance(task.worker, HostedWorker):  # it hears of it
+                task.worker.forget(task.number)
+                sends += self.give_work(task.worker, now) if task.worker.finish(task) else []
         for frontend in self._forget.take(now):
             if frontend.open or now - frontend.last_seen < FRONTEND_MEMORY:
                 self._forget.set(frontend.key, now + FRONTEND_MEMORY, frontend)

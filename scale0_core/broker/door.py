@@ -1,192 +1,185 @@
-"""The seat of a service that answers tasks as well: beside its own sockets it has a door to the broker's backend.
+"""Doors between the broker's own service and the services of plugins: tasks go in, answers come out.
 
-Behind the door is a worker of the broker. It gives each task to the service as a request from a peer that does not
-exist: the routing id is a *ticket*, under which the answer is taken out of what the service sends. A ticket begins with
-a secret, since a peer that chose the same routing id could answer for the service, and take its answers.
+A service that takes tasks is a worker of the broker without a connection. What the broker sends to such a worker is
+given to the service as a request from a peer that does not exist: the routing id is a *ticket*, under which the answer
+is taken out of what the service sends. A ticket has a secret in it, since a peer that chose the same routing id could
+answer for the service, and take its answers.
+
+Both seats look for such messages only while there are some; all other traffic does not notice.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Callable
+from typing import Any, cast
 
-import attrs
-
-from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.inner_worker import InnerTask, InnerWorker
+from scale0_core.broker.hosting import DOOR, Host
+from scale0_core.broker.inner_worker import LARGEST_FRAME, MOST_FRAMES
 from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.broker.service import BrokerService
+from scale0_core.errors import ServiceFaultError
+from scale0_core.protocol import messages as wire
 from scale0_core.protocol.codes import Code
-from scale0_core.protocol.messages import TASKREPLY
-from scale0_core.service import Endpoint, Frames, Send, SendFailure, Service
-
-DOOR = "door"
-"""The name of the socket to the backend; a service that has one of this name has no door."""
-
-WINDOW = 1_000
-"""Tasks that a service may have in hand; more wait in the broker's queue."""
+from scale0_core.service import Frames, Send, Service
 
 
-@attrs.frozen(kw_only=True)
-class DoorPlan:
-    """What a door must know of the broker: where its backend is, and how long tasks may take."""
-
-    backend: str
-    identity: str
-    secret: bytes
-    task_timeout: float = 30.0
-    max_task_timeout: float = 3600.0
+def make_seat(service: Service, secret: bytes, *, plugin: str = "", limits: SeatLimits | None = None) -> Seat:
+    """Make the seat that fits a service: the broker's own has doors, and one that takes tasks may get one."""
+    if isinstance(service, BrokerService):
+        return BrokerSeat(service, plugin=plugin, limits=limits)
+    socket = task_socket(service)
+    if socket is None:
+        return Seat(service, plugin=plugin, limits=limits)
+    return SeatWithDoor(service, socket, secret, plugin=plugin, limits=limits)
 
 
 def task_socket(service: Service) -> str | None:
     """Give the name of the socket whose requests may come as tasks; None when there is none."""
     names = [name for name, endpoint in service.endpoints.items() if endpoint.tasks]
-    if len(names) > 1 or (names and DOOR in service.endpoints):
-        raise ValueError(f"one socket takes tasks, and none has the name {DOOR}: {', '.join(service.endpoints)}")
+    if len(names) > 1:
+        raise ValueError(f"only one socket of a service takes tasks, and here are {', '.join(names)}")
     return names[0] if names else None
 
 
-def make_seat(service: Service, plan: DoorPlan | None, *, plugin: str = "", limits: SeatLimits | None = None) -> Seat:
-    """Make the seat of a service: with a door if the service takes tasks, and there is a backend to ask for them."""
-    socket = task_socket(service)
-    if socket is None or plan is None:
-        return Seat(service, plugin=plugin, limits=limits)
-    return SeatWithDoor(service, socket, plan, plugin=plugin, limits=limits)
-
-
 class SeatWithDoor(Seat):
-    """Calls a service for its peers, like any seat, and for tasks. As long as no task is open, that costs nothing."""
+    """Calls a service for its peers, like any seat, and for tasks."""
 
     def __init__(
-        self, service: Service, socket: str, plan: DoorPlan, *, plugin: str = "", limits: SeatLimits | None = None
+        self, service: Service, socket: str, secret: bytes, *, plugin: str = "", limits: SeatLimits | None = None
     ) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
-        own: Endpoint = service.endpoints[socket]
-        self.endpoints = {**service.endpoints, DOOR: InnerWorker.endpoint(plan.backend, own.blob_over)}
-        self._socket, self._plan = socket, plan
+        own = service.endpoints[socket]
+        self._socket, self._secret = socket, secret
         self._largest, self._most = own.max_message, own.max_frames - 2
-        self._worker = InnerWorker(DOOR, plan.identity, window=WINDOW, metadata={"plugin": self.plugin})
-        self._numbers = count(1)
-        self._open: dict[bytes, InnerTask] = {}
-        self._expiry: Deadlines[bytes, bytes] = Deadlines()
-        self._opened = False
-        self._door_due = -math.inf
-        self._uncounted = 0
-        """Messages among those to be sent that are not the service's."""
+        self._blob_over = own.max_message if own.blob_over is None else own.blob_over
+        self._open: dict[bytes, tuple[bytes, bytes]] = {}
+        """The service's name and the task's number as they came, by the ticket."""
+        self.answer: Callable[[Frames, float], None] | None = None
+        """What takes a reply to the broker's service; None while the door is closed."""
+        self.leave: Callable[[float], None] | None = None
 
-    # --- the worker ---------------------------------------------------------------------------------------------------
+    @property
+    def open_tasks(self) -> int:
+        """How many tasks the service has in hand."""
+        return len(self._open)
 
-    def receive(self, socket: str, messages: Sequence[Frames], now: float) -> None:
-        """Give a batch of messages to the service; what came through the door is the worker's, or a task."""
-        if socket != DOOR:
-            super().receive(socket, messages, now)
-            return
-        for frames in messages:
-            sends, task = self._worker.receive(frames, now)
-            self._say(sends)
-            if task is not None:
-                self._take(task, now)
-        self._look_ahead()
-
-    def _take(self, task: InnerTask, now: float) -> None:
+    def take_task(self, frames: Frames, now: float) -> None:
         """Have the service called with a task, as if a peer had sent a request."""
-        if len(task.body) > self._most or any(len(frame) > self._largest for frame in task.body):
-            self.sends += self._worker.reply(
-                task, (), code=Code.TOO_LARGE, reason=f"this service takes frames of at most {self._largest} bytes"
-            )
+        service, number, *body = frames[4:]
+        number = bytes(number)
+        ticket = self._ticket(number)
+        self._open[ticket] = (service, number)
+        self._look_for_answers()
+        if len(body) > self._most or any(len(frame) > self._largest for frame in body):
+            reason = f"this service takes frames of at most {self._largest} bytes"
+            self._fail(ticket, Code.TOO_LARGE, reason, now)
             return
-        ticket = b"\0%b%d" % (self._plan.secret, next(self._numbers))
-        self._open[ticket] = task
-        self._expiry.set(ticket, now + self._patience(task), ticket)
         failed = self.counts.errors
-        super().receive(self._socket, [(ticket, b"", *task.body)], now)
+        self.receive(self._socket, [(ticket, b"", *map(self._as_delivered, body))], now)
         if ticket in self._open and (self.counts.errors > failed or self.quarantined):
-            self._fail(ticket, Code.FAILURE, "the service failed; the broker's log says how")
+            self._fail(ticket, Code.FAILURE, "the service failed; the broker's log says how", now)
 
-    def _patience(self, task: InnerTask) -> float:
-        """Say after how long a task is forgotten; the broker, whose clock began earlier, has told its client then."""
-        asked = task.options.get("timeout")
-        wanted = asked / 1000 if type(asked) is int and asked >= 0 else self._plan.task_timeout
-        return min(wanted, self._plan.max_task_timeout)
+    def forget(self, number: bytes) -> None:
+        """Note that the time of a task is over. An answer goes to nobody then, as to a peer that is gone."""
+        self._open.pop(self._ticket(number), None)
+        self._look_for_answers()
 
-    def next_deadline(self) -> float | None:
-        """Say when the service wants to be called, or the worker has something to say."""
-        due, door = super().next_deadline(), self._door_due
-        if door == math.inf or self.quarantined:
-            return due
-        return door if due is None or door < due else due
+    def _ticket(self, number: bytes) -> bytes:
+        # libzmq's own are \0 and 4 bytes, and those that peers choose are not known
+        return b"\0%b%b" % (self._secret, number)
 
-    def on_deadline(self, now: float) -> None:
-        """Call the service if something is due, and let the worker speak."""
-        if self._door_due <= now and not self.quarantined:
-            if not self._opened:
-                self._opened = True
-                self._say(self._worker.offer((self.service.name,), now))
-            if self._worker.due <= now:
-                self._say(self._worker.on_deadline(now))
-            for ticket in self._expiry.take(now):
-                self._fail(ticket, Code.DEADLINE, "the service did not answer in time")
-            self._look_ahead()
-        super().on_deadline(now)
-
-    def _say(self, sends: Sequence[Send]) -> None:
-        """Send what is the worker's own business, and no answer of the service."""
-        self.sends += sends
-        self._uncounted += len(sends)
-
-    def _look_ahead(self) -> None:
-        expiry = self._expiry.next() if self._open else None
-        self._door_due = self._worker.due if expiry is None else min(expiry, self._worker.due)
+    def _as_delivered(self, frame: Any) -> bytes:
+        """Give a frame as the service would get it from its own socket: as a blob only if it asked for that."""
+        is_blob = not isinstance(frame, bytes) and len(frame) > self._blob_over
+        return cast("bytes", frame) if is_blob else bytes(frame)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def take_sends(self) -> list[Send]:
-        """Give all that waits to be sent; answers to tasks among it go through the door."""
-        sends = super().take_sends()
-        if not self._open:
-            return sends
+    def _look_for_answers(self) -> None:
+        """Look at what the service sends as long as a task is open, and not at all otherwise."""
+        if self._open:
+            self.take_sends = self._take_answers  # type: ignore[method-assign]
+        else:
+            self.__dict__.pop("take_sends", None)
+
+    def _take_answers(self) -> list[Send]:
         kept: list[Send] = []
-        for send in sends:
+        for send in Seat.take_sends(self):
             ticket = _first_frame(send, self._socket)
-            # the answer to a ticket that is over stays: nobody has that routing id, so it is counted as undelivered
-            kept += [send] if ticket not in self._open else self._answer(ticket, send[1])
+            if ticket in self._open:
+                self._answer(ticket, send[1], self._now)
+            else:
+                kept.append(send)
         return kept
 
-    def _answer(self, ticket: bytes, frames: Frames) -> list[Send]:
-        task = self._open.pop(ticket)
-        self._expiry.remove(ticket)
-        if len(frames) < 2 or len(frames[1]):
-            return self._worker.reply(task, (), code=Code.FAILURE, reason="the service answered in another envelope")
-        return self._worker.reply(task, frames[2:])
+    def _answer(self, ticket: bytes, frames: Frames, now: float) -> None:
+        try:
+            if len(frames) < 2 or len(frames[1]):
+                raise ServiceFaultError(f"service {self.service.name} answered a task in another envelope")
+            body = tuple(map(_sendable, frames[2:]))
+        except (TypeError, ServiceFaultError) as error:
+            self._failed("send", error, now)
+            if ticket in self._open:
+                self._fail(ticket, Code.FAILURE, "the service's answer makes no sense; the broker's log says why", now)
+            return
+        if len(body) > MOST_FRAMES or any(len(frame) > LARGEST_FRAME for frame in body):
+            reason = f"the answer is too large: {MOST_FRAMES} frames of {LARGEST_FRAME} bytes are the most"
+            self._fail(ticket, Code.TOO_LARGE, reason, now)
+            return
+        self.counts.sent += 1
+        self._reply(ticket, b"", body, now)
 
-    def _fail(self, ticket: bytes, code: Code, reason: str) -> None:
-        task = self._open.pop(ticket)
-        self._expiry.remove(ticket)
-        self.sends += self._worker.reply(task, (), code=code, reason=reason)
+    def _fail(self, ticket: bytes, code: Code, reason: str, now: float) -> None:
+        self._reply(ticket, wire.write_options(code=int(code), message=reason), (), now)
 
-    def sent(self, count: int, failures: Sequence[SendFailure], now: float) -> None:
-        """Note the outcome of sending; what the worker said is not the service's business."""
-        count, self._uncounted = count - self._uncounted, 0
-        ours = [failure for failure in failures if failure.socket == DOOR]
-        for failure in ours:
-            self.counts.undelivered[DOOR, failure.reason] += 1
-            self._worker.undelivered(failure.frames, now)
-        if ours:
-            self._look_ahead()
-            failures = [failure for failure in failures if failure.socket != DOOR]
-            count -= sum(failure.frames[1] == TASKREPLY for failure in ours)
-        super().sent(count, failures, now)
+    def _reply(self, ticket: bytes, options: bytes, body: Frames, now: float) -> None:
+        service, number = self._open.pop(ticket)
+        self._look_for_answers()
+        if self.answer is not None:
+            self.answer((wire.BACKEND, wire.TASKREPLY, options, service, number, *body), now)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _failed(self, where: str, error: BaseException, now: float) -> None:
-        """Count an exception; a service that is put out answers its tasks no more, and its worker leaves."""
+        """Count an exception; a service that is put out ends its tasks and gets no more."""
         super()._failed(where, error, now)
-        if self.quarantined and self._opened:
-            self._opened = False
+        if self.quarantined and self.leave is not None:
             for ticket in list(self._open):
-                self._fail(ticket, Code.UNAVAILABLE, "the service failed too often and is out of order")
-            self._say(self._worker.leave())
+                self._fail(ticket, Code.UNAVAILABLE, "the service failed too often and is out of order", now)
+            leave, self.leave, self.answer = self.leave, None, None
+            leave(now)
+
+
+class BrokerSeat(Seat):
+    """Calls the broker's own service, and passes tasks through the doors of others."""
+
+    def __init__(self, service: BrokerService, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+        super().__init__(service, plugin=plugin, limits=limits)
+        self._hosting = service.hosting
+        self._doors: dict[bytes, SeatWithDoor] = {}
+        self.pass_in: Callable[[SeatWithDoor, Frames, float], None] = SeatWithDoor.take_task
+        """Gives a task to a service; the loop looks at the clock around it."""
+
+    def open_door(self, seat: SeatWithDoor, provider: str, now: float) -> None:
+        """Let a service take tasks."""
+        name = seat.service.name
+        self._doors[name.encode()] = seat
+        seat.answer = lambda frames, now: self.receive(DOOR, [(name.encode(), *frames)], now)
+        seat.leave = lambda now: self._collect(self._hosting.leave(name, now))
+        self._collect(self._hosting.host(Host(name, provider, self._look_for_tasks, seat.forget), now))
+
+    def _look_for_tasks(self) -> None:
+        self.take_sends = self._take_tasks  # type: ignore[method-assign]
+
+    def _take_tasks(self) -> list[Send]:
+        self.__dict__.pop("take_sends", None)
+        kept: list[Send] = []
+        for send in Seat.take_sends(self):
+            if send[0] == DOOR:
+                self.pass_in(self._doors[send[1][0]], send[1], self._now)
+            else:
+                kept.append(send)
+        return kept
 
 
 def _first_frame(send: object, socket: str) -> bytes:
@@ -195,3 +188,13 @@ def _first_frame(send: object, socket: str) -> bytes:
         return b""
     frames = send[1]
     return frames[0] if type(frames) is tuple and frames and isinstance(frames[0], bytes) else b""
+
+
+def _sendable(frame: Any) -> bytes:
+    """Insist that a frame is one: a wrong one would be a fault of the broker's own service, which passes it on."""
+    if isinstance(frame, bytes):
+        return frame
+    if isinstance(frame, bytearray | memoryview):
+        return bytes(frame)
+    memoryview(frame)  # a blob; anything else is a TypeError
+    return cast("bytes", frame)

@@ -329,7 +329,8 @@ class Negotiator:
 
     def probe_busy(self) -> list[Send]:
         """Say something to every worker that has tasks: to one whose connection is gone it cannot be sent."""
-        return [self._probe(worker) for worker in self._dispatcher.workers.values() if worker.in_hand]
+        workers = self._dispatcher.workers.values()
+        return [self._probe(worker) for worker in workers if worker.in_hand and not worker.hosted]
 
     def next_deadline(self) -> float | None:
         """Say when a worker's silence is to be looked at, or an answer is owed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import attrs
@@ -20,7 +20,6 @@ from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
     Delayed,
     Effect,
-    Endpoint,
     Frames,
     Job,
     JobResult,
@@ -74,8 +73,6 @@ class Seat:
 
     def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
         self.service = service
-        self.endpoints: Mapping[str, Endpoint] = service.endpoints
-        """The sockets to open: the service's own, and those that the seat needs for it."""
         self.plugin = plugin or service.name
         self.limits = limits or SeatLimits()
         self.counts = SeatCounts()
@@ -135,7 +132,7 @@ class Seat:
     def on_deadline(self, now: float) -> None:
         """Call the service if something is due."""
         self._now = now
-        due = Seat.next_deadline(self)  # the service's own, whatever else there may be at this seat
+        due = self.next_deadline()
         if due is None or due > now:
             return
         try:
@@ -152,6 +149,7 @@ class Seat:
 
     def job_done(self, result: JobResult, now: float) -> None:
         """Hand the outcome of a job to the service."""
+        self._now = now
         self.counts.jobs += 1
         if result.error is not None:
             self.counts.jobs_failed += 1

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import attrs
 
 from scale0_core.broker.dispatch import Dispatcher, service_rows, task_error
+from scale0_core.broker.hosting import Hosting
 from scale0_core.broker.management import (
     Answer,
     Arguments,
@@ -93,16 +94,17 @@ class BrokerService:
         # workers outlive a broker: the numbers of its tasks must not come again when the next one starts
         first_number = int(wall_time() * 1000) << 20
         self.dispatcher = Dispatcher(running.network, self._worker_changed, first_number)
+        self.hosting = Hosting(self.dispatcher)
         self.negotiator = Negotiator(running, self.dispatcher, wall_time, self._offence)
         self.offenders = Offenders(*_error_client_limits(running.network))
         self.management = Management(running.network.users, self._management_commands())
         registry.measure_by("worker", self._stats)
         self._addresses: Mapping[str, tuple[str, ...]] = {}
-        self._doors: dict[str, tuple[str, str]] = {}
-        """Workers by which services of plugins take tasks: the service's name and who hosts it, by the identity."""
         self._drain_until = -math.inf
         self._probes: list[float] = []
         self._started: float | None = None
+        self._now = -math.inf
+        """When the last job ended."""
         self._handlers = {
             wire.CHECKCONFIG: self.negotiator.check_config,
             wire.READY: self.negotiator.ready,
@@ -205,7 +207,7 @@ class BrokerService:
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
         """Go on where a job was waited for."""
-        token = result.token
+        self._now, token = now, result.token
         if isinstance(token, Pending):
             if self.state is BrokerState.DISABLED and token.command.name != "enable":
                 return self.management.too_late()
@@ -375,13 +377,15 @@ class BrokerService:
         self.negotiator.running = running
         self.set_addresses(self._addresses)
         self.dispatcher.config = running.network
+        hosted = self.hosting.offer(self._now)
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)
         self.management.set_users(running.network.users)
         if self.state is BrokerState.JOINING:
             self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
-        return self._publication() if "config" in self.endpoints and running.network.config_service else []
+        published = self._publication() if "config" in self.endpoints and running.network.config_service else []
+        return [*hosted, *published]
 
     def _publication(self) -> list[Effect]:
         """Announce the configuration, with what every client may know of it: who listens is not known."""
@@ -404,9 +408,12 @@ class BrokerService:
     # --- registry ---------------------------------------------------------------------------------------------------
 
     def _worker_changed(self, worker: Worker) -> None:
-        names = [service.name.decode("utf-8", "replace") for service in worker.services]
-        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=",".join(names))
-        door = self._door(worker.identity, names, open=worker.responsive)
+        if worker.hosted:  # the registry has it already, and once
+            name = worker.key[1].decode()
+            self.registry.set_tasks(name, worker.identity.removesuffix(f".{name}"), tasks=bool(worker.services))
+            return
+        names = ",".join(service.name.decode("utf-8", "replace") for service in worker.services)
+        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=names)
         if worker.lost:
             self.registry.lose(worker.identity)
             return
@@ -414,7 +421,7 @@ class BrokerService:
             worker.identity,
             (
                 Provider(
-                    service=name,
+                    service=service.name.decode("utf-8", "replace"),
                     provider=worker.identity,
                     kind="worker",
                     state="responsive" if worker.state.value in ("ready", "busy") else worker.state.value,
@@ -422,22 +429,9 @@ class BrokerService:
                     metadata=worker.metadata,
                     endpoints=tuple(self._addresses.get("frontend", ())),
                 )
-                for name in names
-                if name != door
+                for service in worker.services
             ),
         )
-
-    def _door(self, identity: str, names: Iterable[str], *, open: bool) -> str | None:  # noqa: A002
-        """Give the service of a plugin whose door this worker is; the registry has the service already, and once."""
-        known = self._doors.pop(identity, None)
-        for name in names:
-            owner = identity.removesuffix(f".{name}")
-            if owner != identity and self.registry.set_tasks(name, owner, tasks=open):
-                self._doors[identity] = (name, owner)
-                return name
-        if known is not None:
-            self.registry.set_tasks(*known, tasks=False)
-        return None
 
     def _stats(self, service: str) -> ServiceStats | None:
         queue = self.dispatcher.services.get(service.encode())
@@ -484,7 +478,7 @@ class BrokerService:
             "state": self.state.value,
             "config_version": self.running.version,
             "config_hash": self.running.hash,
-            "workers": len(dispatcher.workers),
+            "workers": sum(not worker.hosted for worker in dispatcher.workers.values()),
             "frontends": len(dispatcher.frontends),
             "services": len(dispatcher.services),
             "open_tasks": len(dispatcher.tasks),
@@ -501,6 +495,7 @@ class BrokerService:
                 "window": worker.window or 1, "skew_ms": round(worker.skew * 1000),
             }
             for worker in self.dispatcher.workers.values()
+            if not worker.hosted
         ]  # fmt: skip
         frontends: list[dict[str, Any]] = [
             {
@@ -517,9 +512,9 @@ class BrokerService:
         hosted = []
         for entry in self.registry.providers():
             if entry.kind == "hosted":
-                # where the door is the only worker, its figures are the service's own, and not a service beside it
-                own_tasks = entry.tasks and rows.get(entry.service, {}).get("workers") == 1
-                hosted.append(self._hosted_row(entry, rows.pop(entry.service) if own_tasks else {}))
+                # where no worker elsewhere offers it, the figures of its tasks are its own, and no service beside it
+                alone = entry.tasks and rows.get(entry.service, {}).get("workers") == 1
+                hosted.append(self._hosted_row(entry, rows.pop(entry.service) if alone else {}))
         return [*rows.values(), *hosted], []
 
     def _hosted_row(self, entry: Provider, tasks: Mapping[str, Any]) -> dict[str, Any]:
@@ -546,7 +541,8 @@ class BrokerService:
 
     def _kick(self, arguments: Arguments, now: float) -> Answer:
         identity = arguments.get("identity")
-        found = [worker for worker in self.dispatcher.workers.values() if worker.identity == identity]
+        workers = self.dispatcher.workers.values()
+        found = [worker for worker in workers if worker.identity == identity and not worker.hosted]
         if not found:
             raise ManagementError(Code.NO_SERVICE, f"there is no worker {printable(identity)}")
         effects: list[Effect] = []
@@ -594,7 +590,8 @@ class BrokerService:
             if broker.identity != own
         ]
         options = wire.write_options(brokers=brokers, reason="disabled", code=int(Code.OTHER_BROKER))
-        workers = [worker.key for worker in self.dispatcher.workers.values() if not worker.delimiter]
+        known = self.dispatcher.workers.values()
+        workers = [worker.key for worker in known if not worker.delimiter and not worker.hosted]
         return [
             *((socket, (routing_id, wire.BACKEND, wire.CHANGEBROKER, options)) for socket, routing_id in workers),
             *((socket, (rid, wire.FRONTEND, wire.CHANGEBROKER, options)) for socket, rid in self.dispatcher.frontends),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import attrs
 
@@ -88,6 +89,7 @@ class ServiceQueue:
 class Worker:
     """A backend: what it offers, how much room it has, and when it was last heard of."""
 
+    hosted: ClassVar[bool] = False
     key: ClientKey
     identity: str
     last_seen: float
@@ -173,6 +175,20 @@ class Worker:
             self.happen(ClientEvent.FREE)
             return True
         return False
+
+
+@attrs.define(eq=False)
+class HostedWorker(Worker):
+    """A service of the broker itself: it has no connection that could be lost, and is told of what it has in hand."""
+
+    hosted: ClassVar[bool] = True
+    given: Callable[[], object] = bool
+    forget: Callable[[bytes], object] = bool
+
+    def take(self, task: Task, now: float) -> None:
+        """Put a task into its hands, and let it know."""
+        Worker.take(self, task, now)
+        self.given()
 
 
 def first_idle(service: ServiceQueue) -> Worker | None:

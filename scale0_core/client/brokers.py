@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 import attrs
 
-from scale0_core.config.addresses import seen_from
 from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.network import ClientConfig
 from scale0_core.protocol.messages import Options
@@ -35,6 +35,20 @@ def backend_beside(frontend: str) -> str:
     """Give the address for backends where only names tell: brokers have both sockets in one folder by default."""
     folder, _, name = frontend.rpartition("/")
     return f"{folder}/backend" if frontend.startswith("ipc://") and name == "frontend" else ""
+
+
+def seen_from(told: str, address: str) -> str:
+    """Replace a host that means "every interface" by the one under which the broker was reached."""
+    try:
+        host, port = urlsplit(address).hostname, urlsplit(address).port
+        reached = urlsplit(told).hostname
+    except ValueError:
+        return address
+    if host not in ("0.0.0.0", "::", "*") or not address.startswith("tcp://"):  # noqa: S104
+        return address
+    if not told.startswith("tcp://") or not reached:
+        return f"tcp://127.0.0.1:{port}"
+    return f"tcp://[{reached}]:{port}" if ":" in reached else f"tcp://{reached}:{port}"
 
 
 def places(config: ClientConfig, told: str) -> list[Place]:

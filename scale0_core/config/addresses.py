@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from scale0_core.config.structure import nearest, shown
 from scale0_core.errors import Fault
@@ -100,17 +99,3 @@ def _host_fault(place: str, said: str, host: str) -> Fault | None:
     if not re.fullmatch(r"\*|\[[^\[\]\s/;]+\]|[^\[\]\s/;:]+", host):
         return Fault(place, f"{said}: {host!r} is no host", "an address of this machine, or the name of an interface")
     return None
-
-
-def seen_from(told: str, address: str) -> str:
-    """Replace a host that means "every interface" by the one under which the broker was reached, or by this machine."""
-    try:
-        host, port = urlsplit(address).hostname, urlsplit(address).port
-        reached = urlsplit(told).hostname
-    except ValueError:
-        return address
-    if host not in ("0.0.0.0", "::", "*") or not address.startswith("tcp://"):  # noqa: S104
-        return address
-    if not told.startswith("tcp://") or not reached:
-        return f"tcp://127.0.0.1:{port}"
-    return f"tcp://[{reached}]:{port}" if ":" in reached else f"tcp://{reached}:{port}"

@@ -15,11 +15,9 @@ from types import FrameType
 import zmq
 
 from scale0_core import __version__
-from scale0_core.broker.door import DoorPlan, make_seat
+from scale0_core.broker.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.broker.registry import Provider, ServiceStats
 from scale0_core.broker.reporter import Reporter
-from scale0_core.broker.service import BrokerService
-from scale0_core.config.addresses import seen_from
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
@@ -30,12 +28,8 @@ from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
-from scale0_core.service import Service
 
 LOG = get_logger("broker")
-
-NETWORK = "network"
-"""The name of the core's own plugin that speaks the Scale0 protocol."""
 
 COLLECT_AFTER = (50_000, 10, 10)
 """New objects after which Python looks for cycles."""
@@ -65,8 +59,7 @@ class Broker:
             self._runtime_dir = Path(context.runtime_dir)
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
-            # the network first: the others may ask where it listens
-            for name in sorted(self.plugins.plugins, key=lambda name: name != NETWORK):
+            for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
             self.loop.observers += self.plugins.batch_observers()
         except BaseException:
@@ -81,7 +74,7 @@ class Broker:
         """Put the services of plugins into the registry, beside those that workers will offer."""
         assert self.loop is not None
         versions = {name: found.version for name, found in installed_plugins().items()}
-        provider = self._provider
+        provider = self.core.network.identity or running.name
         for station in self.loop.stations:
             service, seat = station.seat.service.name, station.seat
             sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
@@ -98,6 +91,17 @@ class Broker:
             )
             seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
+        self._open_doors(provider)
+
+    def _open_doors(self, provider: str) -> None:
+        """Let the services that take tasks have some."""
+        assert self.loop is not None
+        seats = [station.seat for station in self.loop.stations]
+        for own in seats:
+            if isinstance(own, BrokerSeat):
+                for seat in seats:
+                    if isinstance(seat, SeatWithDoor):
+                        own.open_door(seat, provider, self.loop.clock.now())
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -107,11 +111,7 @@ class Broker:
             name=self.core.broker.name,
             wire=self.loop.wire.name,
             addresses={
-                station.seat.service.name: {
-                    name: opened.addresses
-                    for name, opened in station.sockets.items()
-                    if name in station.seat.service.endpoints
-                }
+                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
                 for station in stations
             },
             counts={station.seat.service.name: station.seat.counts for station in stations},
@@ -172,7 +172,7 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
-        self.plugins.add(NETWORK, NetworkPlugin(self.config))
+        self.plugins.add("network", NetworkPlugin(self.config))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():
@@ -208,7 +208,7 @@ class Broker:
                     raise PluginContractError(
                         name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
                     )
-                seat = make_seat(service, self._door_plan(service, loop), plugin=name, limits=self.core.limits.seat())
+                seat = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.seat())
                 stations.append(loop.add(seat))
         except Exception as error:
             for station in stations:
@@ -216,25 +216,6 @@ class Broker:
             failure = error if isinstance(error, PluginError) else _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
-
-    def _door_plan(self, service: Service, loop: Loop) -> DoorPlan | None:
-        """Say how a service may reach the broker's own backend; None where that is not open."""
-        network = self.core.network
-        own = [station.sockets for station in loop.stations if station.seat.service.name == BrokerService.name]
-        if not own or "backend" not in own[0]:
-            return None
-        return DoorPlan(
-            backend=seen_from("", own[0]["backend"].bound[0]),
-            identity=f"{self._provider}.{service.name}",
-            secret=secrets.token_bytes(16),
-            task_timeout=network.task_timeout / 1000,
-            max_task_timeout=network.max_task_timeout / 1000,
-        )
-
-    @property
-    def _provider(self) -> str:
-        """Who hosts the services of plugins."""
-        return self.core.network.identity or self.core.broker.name
 
     def _left_out(self, name: str, error: PluginError) -> None:
         """Tell that a plugin is left out; raise when the broker is not to run without it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import zmq
 
+from scale0_core.broker.door import BrokerSeat, SeatWithDoor
 from scale0_core.broker.outbox import FULL, RETRY_AFTER, Outbox
 from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
@@ -22,7 +23,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -94,10 +95,10 @@ class Loop:
 
     def add(self, seat: Seat) -> Station:
         """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
-        routers = {name for name, endpoint in seat.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
+        routers = {name for name, endpoint in seat.service.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
         station = Station(seat, Outbox(routers, self.limits.outbox_bytes))
         try:
-            for name, endpoint in seat.endpoints.items():
+            for name, endpoint in seat.service.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
                 station.sockets[name] = opened
                 station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
@@ -107,6 +108,8 @@ class Loop:
         except BaseException:
             station.close()
             raise
+        if isinstance(seat, BrokerSeat):
+            seat.pass_in = self._pass_in
         self.stations.append(station)
         self._poller = None
         return station
@@ -281,7 +284,7 @@ class Loop:
                     failed.extend((seat.service.name, failure) for failure in failures)
             if seat.jobs.in_flight or self._paused:
                 self._look_at_jobs(station)
-            if seat.quarantined and station.sockets and not seat.sends:  # its last words leave in the next turn
+            if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
         if self.observers and (received or sent or failed):
@@ -312,6 +315,12 @@ class Loop:
             seat.delayed(outbox.kept(kept_before), left, now)
         seat.sent(sent + len(failures), failures, now)
         return sent, failures
+
+    def _pass_in(self, seat: SeatWithDoor, task: Frames, now: float) -> None:
+        """Give a task to a service, and tell if that has held the loop for too long."""
+        before = self.clock.now()
+        seat.take_task(task, now)
+        self._watch(next(station for station in self.stations if station.seat is seat), before, 1)
 
     def _start_jobs(self, station: Station, batch: list[Job]) -> None:
         def done(results: list[JobResult]) -> None:

@@ -80,9 +80,8 @@ def test_services(ask, worker):
 
 @pytest.mark.requirement("R23")
 def test_clients(ask, worker):
-    rows = [row for row in ask("clients", "-o", "json")["items"] if row["role"] == "backend"]
-    services = {row["identity"]: (row["state"], row["services"]) for row in rows}
-    assert services["w1"] == ("ready", ["sum"])
+    (row,) = [row for row in ask("clients", "-o", "json")["items"] if row["role"] == "backend"]
+    assert (row["identity"], row["state"], row["services"]) == ("w1", "ready", ["sum"])
 
 
 def test_kick(ask, worker):

@@ -8,12 +8,11 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.brokers import Place, Route, frontend_address
+from scale0_core.client.brokers import Place, Route, frontend_address, seen_from
 from scale0_core.client.calls import Call
 from scale0_core.client.errors import BrokerLostError, ClosedError
 from scale0_core.client.frontend import Frontend
 from scale0_core.client.storage import Stored
-from scale0_core.config.addresses import seen_from
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
 from scale0_core.protocol import messages as wire
 

@@ -1,0 +1,1 @@
+"""The music broker: knows all servers, and gives each client one."""

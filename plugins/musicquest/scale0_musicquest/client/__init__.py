@@ -1,0 +1,1 @@
+"""What listeners' programs use: find songs, and fetch them."""

@@ -1,0 +1,1 @@
+"""Playing songs: players, the list of songs, playlists, and the interactive player."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from scale0_core.api import Change, Effect, Frames, InnerTask, Registry
+from scale0_core.api import Change, Effect, Frames, InnerTask, Provider, Registry
 from scale0_majordomo import dialects
 from scale0_majordomo.bridge import TASKS, Answer, Bridge, fits
 from scale0_majordomo.desk import Parts, Request, Worker
-from scale0_majordomo.dialects import Dialect, Said, Word
-from scale0_majordomo.service import SOCKET, MajordomoService
+from scale0_majordomo.dialects import Dialect, Said, Terms, Word
+from scale0_majordomo.service import NO_TERMS, SOCKET, MajordomoService
 from scale0_majordomo.settings import MajordomoSettings
 from scale0_majordomo.titanic_store import Store
 
@@ -20,11 +20,14 @@ PAUSE = 0.05
 
 
 class Abroad(NamedTuple):
-    """A request that Scale0 has."""
+    """A request that Scale0 has: whom its reply is for, a client or, ``inside``, Titanic."""
 
     dialect: Dialect
     back: Frames
     parts: Parts
+    open_as: Frames = ()
+    """Envelope and id, where the client gave it one: by these it may be cancelled."""
+    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
 
 
 class BridgedMajordomo(MajordomoService):
@@ -38,16 +41,21 @@ class BridgedMajordomo(MajordomoService):
         self._bridge = bridge
         self._registry = registry
         self._abroad: dict[bytes, Abroad] = {}
+        self._abroad_as: dict[Frames, bytes] = {}
+        self._elsewhere: dict[bytes, set[tuple[str, str, str]]] = {}
+        """Who of Scale0 takes tasks for a service; the bridge itself does not count."""
         self._offer_due = float("inf")
         self._found: set[bytes] = set()
         """Services that somebody of Scale0 offers now, and for which requests wait here."""
+        for provider in registry.providers():
+            self._note(provider, is_there=True)
         registry.watch(self._registry_changed)
 
     def _receive_elsewhere(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take a message of the Scale0 protocol."""
         if socket == TASKS:
             answer = self._bridge.answer(frames)
-            return self._came_back(answer) if answer is not None else ()
+            return self._came_back(answer, now) if answer is not None else ()
         sends, task = self._bridge.worker.receive(frames, now)
         return [*sends, *self._carry_out(task, now)] if task is not None else sends
 
@@ -63,7 +71,7 @@ class BridgedMajordomo(MajordomoService):
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
-        effects = [*super().on_deadline(now), *self._send_waiting()]
+        effects = [*super().on_deadline(now), *self._send_waiting(now)]
         if self._offer_due <= now:
             self._offer_due = float("inf")
             offered = [name for name, service in self._services.items() if service.workers]
@@ -77,7 +85,7 @@ class BridgedMajordomo(MajordomoService):
         if socket == SOCKET:
             return super().on_undelivered(socket, frames, reason, now)
         if socket == TASKS and len(frames) > 4:
-            return self._came_back(Answer(bytes(frames[4]), (), code=503, reason="the broker takes no tasks"))
+            return self._came_back(Answer(bytes(frames[4]), (), code=503, reason="the broker takes no tasks"), now)
         self._bridge.worker.undelivered(frames, now)
         return ()
 
@@ -88,58 +96,95 @@ class BridgedMajordomo(MajordomoService):
     # --- requests of MDP clients for services of Scale0 ---------------------------------------------------------------
 
     def _client_said(self, said: Said, now: float) -> Iterable[Effect]:
-        known = self._services.get(said.service)
-        if (known is None or not known.workers) and said.word is Word.REQUEST and self._is_elsewhere(said.service):
-            back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
-            self.counts["requests"] += 1
-            return self._go_abroad(said.dialect, back, said.service, said.body)
-        return super()._client_said(said, now)
+        if said.word is Word.CANCEL and (number := self._abroad_as.get((*said.envelope, said.ident))) is not None:
+            return self._came_back(Answer(number, (), code=410, reason="cancelled"), now)
+        if said.word is not Word.REQUEST or self._is_here(said.service) or said.service not in self._elsewhere:
+            return super()._client_said(said, now)
+        self.counts["requests"] += 1
+        back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
+        if said.dialect is not Dialect.OWN:
+            return self._go_abroad(Abroad(said.dialect, back, Parts()), said.service, said.body, NO_TERMS, now)
+        terms = dialects.read_terms(said.options) if said.options else NO_TERMS
+        key = (*said.envelope, said.ident)
+        if isinstance(terms, str) or key in self._abroad_as:
+            self.counts["malformed"] += 1
+            fault = terms if isinstance(terms, str) else "there is a request of this id already"
+            return [(SOCKET, dialects.error(back, 400, fault))]
+        return self._go_abroad(Abroad(said.dialect, back, Parts(), key), said.service, said.body, terms, now)
 
-    def _go_abroad(self, dialect: Dialect, back: Frames, service: bytes, body: Frames) -> Iterable[Effect]:
-        number, send = self._bridge.call(
-            service, body, self._settings.default.expiry, retry=self._settings.default.resend
-        )
+    def _go_abroad(self, abroad: Abroad, service: bytes, body: Frames, terms: Terms, now: float) -> Iterable[Effect]:
+        default = self._settings.default
+        timeout = default.expiry if terms.timeout is None else terms.timeout
+        retry = default.resend if terms.retry is None else terms.retry
+        number, send = self._bridge.call(service, body, timeout, retry=retry)
         full = len(self._abroad) >= MOST_ABROAD
-        self._abroad[number] = Abroad(dialect, back, Parts())
+        self._abroad[number] = abroad
+        if abroad.open_as:
+            self._abroad_as[abroad.open_as] = number
         if full:
-            return self._came_back(Answer(number, (), code=429, reason="too many requests are with Scale0"))
+            return self._came_back(Answer(number, (), code=429, reason="too many requests are with Scale0"), now)
         if not fits(body):
-            return self._came_back(Answer(number, (), code=413, reason="too large for a task"))
+            return self._came_back(Answer(number, (), code=413, reason="too large for a task"), now)
         return (send,)
 
-    def _registry_changed(self, change: Change) -> None:
-        """Note that requests which wait for a worker of MDP can go elsewhere now."""
-        provider = change.provider
-        if provider.tasks and change.kind != "removed" and provider.provider != self._bridge.identity:
-            service = self._services.get(provider.service.encode(errors="replace"))
-            if service is not None and service.waiting and not service.workers:
-                self._found.add(service.name)
+    def _note(self, provider: Provider, *, is_there: bool) -> None:
+        """Keep in mind who takes tasks for a service."""
+        if provider.provider == self._bridge.identity:
+            return
+        name = provider.service.encode(errors="replace")
+        if is_there and provider.tasks:
+            self._elsewhere.setdefault(name, set()).add(provider.key)
+        elif (known := self._elsewhere.get(name)) is not None:
+            known.discard(provider.key)
+            if not known:
+                del self._elsewhere[name]
 
-    def _send_waiting(self) -> list[Effect]:
+    def _registry_changed(self, change: Change) -> None:
+        """Note who came or went, and that requests which wait for a worker of MDP can go elsewhere now."""
+        self._note(change.provider, is_there=change.kind != "removed")
+        name = change.provider.service.encode(errors="replace")
+        if name in self._elsewhere and not self._is_here(name):
+            self._found.add(name)
+
+    def _send_waiting(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         found, self._found = self._found, set()
-        for service in [self._services[name] for name in found if name in self._services]:
-            waiting = [] if service.workers else [each for each in service.all_waiting() if each.inside is None]
-            for request in waiting:
-                body = request.body
-                service.drop(request)
-                self._finish(request)
-                effects += self._go_abroad(request.dialect, request.back, service.name, body)
-            self._tidy(service)
+        for name in found:
+            service = self._services.get(name)
+            if service is not None and not service.workers:
+                for request in [each for each in service.all_waiting() if each.inside is None]:
+                    body, terms = request.body, Terms(retry=request.retry)
+                    if request.timed:
+                        terms = terms._replace(timeout=max(request.ends - now, 0.001))
+                    service.drop(request)
+                    self._finish(request)
+                    abroad = Abroad(request.dialect, request.back, Parts(), request.open_as)
+                    effects += self._go_abroad(abroad, name, body, terms, now)
+                self._tidy(service)
+            if self._titanic is not None:
+                effects += self._titanic.offered(name, now)
         return effects
 
-    def _is_elsewhere(self, service: bytes) -> bool:
-        """Tell whether a worker or a plugin of Scale0 takes tasks for a service; the bridge itself does not count."""
-        name = service.decode("utf-8", "replace")
-        return any(
-            provider.service == name and provider.tasks and provider.provider != self._bridge.identity
-            for provider in self._registry.providers()
-        )
+    def _is_here(self, service: bytes) -> bool:
+        known = self._services.get(service)
+        return known is not None and bool(known.workers)
 
     def _is_there(self, service: bytes) -> bool:
-        return super()._is_there(service) or self._is_elsewhere(service)
+        return super()._is_there(service) or service in self._elsewhere
 
-    def _came_back(self, answer: Answer) -> Iterable[Effect]:
+    def offers(self, service: bytes) -> bool:
+        """Tell whether anybody offers a service, here or by Scale0."""
+        return super().offers(service) or service in self._elsewhere
+
+    def execute(self, ident: str, service: bytes, body: Frames, now: float) -> Iterable[Effect]:
+        """Send a request that Titanic has stored to a worker, of MDP or else of Scale0."""
+        titanic = self._titanic
+        if titanic is None or self._is_here(service) or service not in self._elsewhere:
+            return super().execute(ident, service, body, now)
+        back = Abroad(Dialect.MDP01, (), Parts(), inside=lambda reply, then: titanic.executed(ident, reply, then))
+        return self._go_abroad(back, service, body, NO_TERMS, now)
+
+    def _came_back(self, answer: Answer, now: float) -> Iterable[Effect]:
         abroad = self._abroad.get(answer.number)
         if abroad is None:
             return ()
@@ -149,11 +194,13 @@ class BridgedMajordomo(MajordomoService):
                 return ()
             return [(SOCKET, dialects.partial(abroad.dialect, abroad.back, b"", answer.body))]
         del self._abroad[answer.number]
+        self._abroad_as.pop(abroad.open_as, None)
+        body = (*abroad.parts.frames, *answer.body)
+        self.counts["errors" if answer.code else "replies"] += 1
+        if abroad.inside is not None:
+            return abroad.inside(None if answer.code else body, now)
         if not answer.code:
-            self.counts["replies"] += 1
-            body = (*abroad.parts.frames, *answer.body)
             return [(SOCKET, dialects.final(abroad.dialect, abroad.back, b"", body))]
-        self.counts["errors"] += 1
         if abroad.dialect is not Dialect.OWN:
             return ()
         return [(SOCKET, dialects.error(abroad.back, answer.code, answer.reason))]

@@ -56,6 +56,8 @@ class Request:
     """When it has waited for too long."""
     timed = False
     """Whether it stands among the timers."""
+    ends = NEVER
+    """When its client's time is over, if that said so."""
     unsent = False
     """Whether it is known not to have reached its last worker."""
     assigned = False

@@ -504,7 +504,8 @@ class MajordomoService:
         timeout, request.priority, request.key, request.retry = cast("Terms", terms)
         if timeout is not None:
             request.timed = True
-            heappush(self._timers, (now + timeout, next(self._numbers), request))
+            request.ends = now + timeout
+            heappush(self._timers, (request.ends, next(self._numbers), request))
         return self._requested(request, now)
 
     def _place(self, request: Request, now: float) -> Iterable[Effect]:

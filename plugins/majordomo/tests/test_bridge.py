@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -42,6 +43,55 @@ def test_a_request_goes_to_a_scale0_worker_and_back():
     script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "504", "late")
     script.feed("tasks", "S0C01", "TASKREPLY", "", service, number, "too late")
     script.expect_nothing()
+
+
+def scale0_offers(*services):
+    """Give a registry in which a worker of Scale0 offers services."""
+    registry = Registry()
+    for name in services:
+        registry.put(Provider(service=name, provider="w", kind="worker", state="responsive"))
+    return registry
+
+
+def scale0_now_offers(script, registry, name):
+    """Let a worker of Scale0 come; as in the loop, it is noticed in the next turn, which a message begins."""
+    registry.put(Provider(service=name, provider="w", kind="worker", state="responsive"))
+    script.feed("requests", "asks", "", "MDPC01", "mmi.service", name)
+    script.expect("requests", "asks", "", "MDPC01", "mmi.service", "200")
+    script.sleep(0)
+
+
+def test_a_client_s_own_time_and_wish_for_retries_go_along():
+    script = Script(bridged(scale0_offers("upper")), start=1.0)
+    script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", '{"timeout":1500,"retry":false}', "x")
+    script.expect("tasks", "S0C01", "TASK", '{"timeout": 1500, "retry": false}', "upper", ..., "x")
+    script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", "", "again")
+    script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "400", ...)
+    script.feed("requests", "o", "S0MC01", "\x01", "other", "upper", '{"timeout":-1}', "x")
+    script.expect("requests", "o", "S0MC01", "\x04", "other", "upper", "400", ...)
+
+
+def test_a_request_that_is_with_scale0_can_be_cancelled():
+    script = Script(bridged(scale0_offers("upper")), start=1.0)
+    script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", "", "x")
+    _, _, _, service, number, _ = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")
+    script.feed("requests", "o", "S0MC01", "\x05", "id")
+    script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "410", "cancelled")
+    script.feed("tasks", "S0C01", "TASKREPLY", "", service, number, "too late")
+    script.expect_nothing()
+
+
+def test_what_is_left_of_a_client_s_time_goes_along_when_scale0_offers_the_service_later():
+    registry = Registry()
+    script = Script(bridged(registry), start=1.0)
+    script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", '{"timeout":1500}', "x")
+    script.sleep(0.5)
+    scale0_now_offers(script, registry, "upper")
+    task = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")
+    assert 980 <= json.loads(task[2])["timeout"] <= 1000
+    registry.remove("upper", "w")
+    script.feed("requests", "c", "", "MDPC01", "mmi.service", "upper")
+    script.expect("requests", "c", "", "MDPC01", "mmi.service", "404")
 
 
 def test_mdp_services_are_offered_and_tasks_carried_out():
@@ -319,3 +369,24 @@ def call_when_there(client, service, body):
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def test_titanic_carries_out_requests_for_services_of_scale0(tmp_path):
+    registry = Registry()
+    bridge = Bridge("here.majordomo", "inproc://frontend", "inproc://backend")
+    store = Store(tmp_path / "titanic.sqlite")
+    service = BridgedMajordomo(MajordomoSettings(), ("inproc://majordomo",), store, bridge, registry)
+    script = Script(service, start=1.0)
+    script.feed("requests", "c", "", "MDPC01", "titanic.request", "upper", "hello")
+    script.sleep(1.0)
+    *_, ident = script.expect("requests", "c", "", "MDPC01", "titanic.request", "200", ...)
+    scale0_now_offers(script, registry, "upper")
+    number = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "hello")[4]
+    script.feed("tasks", "S0C01", "ERROR", '{"code":503}', "upper", number)  # it is tried again
+    script.sleep(30.0)
+    number = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "hello")[4]
+    script.feed("tasks", "S0C01", "TASKREPLY", "", "upper", number, "HELLO")
+    script.sleep(1.0)
+    script.feed("requests", "c", "", "MDPC01", "titanic.reply", ident)
+    script.sleep(1.0)
+    script.expect("requests", "c", "", "MDPC01", "titanic.reply", "200", "HELLO")

@@ -58,6 +58,7 @@ class Entry:
 
     hits: tuple[Hit, ...]
     expires: float
+    found: bool = True
 
 
 class Cache:
@@ -74,21 +75,21 @@ class Cache:
         return len(self._entries)
 
     def get(self, name: str, now: float) -> Entry | None:
-        """Give what is known of a name, if that is still good; without hits it means that nobody holds it."""
+        """Give what is known of a name, if that is still good."""
         entry = self._entries.get(name)
         if entry is not None and entry.expires <= now:
             del self._entries[name]
             return None
         return entry
 
-    def put(self, name: str, hits: tuple[Hit, ...], now: float) -> None:
-        """Remember what was found."""
-        seconds = self._seconds if hits else self._seconds_not_found
+    def put(self, name: str, hits: tuple[Hit, ...], now: float, *, found: bool = True) -> None:
+        """Remember what was found; what is on the own disk need not be among the hits."""
+        seconds = self._seconds if found else self._seconds_not_found
         if not self._size or not seconds:
             return
         if name not in self._entries and len(self._entries) >= self._size:
             self._make_room(now)
-        self._entries[name] = Entry(hits, now + seconds)
+        self._entries[name] = Entry(hits, now + seconds, found)
 
     def drop(self, name: str) -> bool:
         """Forget a name; tells whether it was known."""
@@ -102,4 +103,4 @@ class Cache:
                 del self._entries[name]
 
     def _worth(self, name: str) -> tuple[bool, float]:
-        return bool(self._entries[name].hits), self._popularity.score(name)
+        return self._entries[name].found, self._popularity.score(name)

@@ -5,7 +5,9 @@ written, then ``data`` notes them, wanted or not. Chunks are asked for in order,
 comes. Each holder has at most ``credit`` requests open and gets another with each answer; so a faster one gets more.
 
 A holder that says nothing for ``patience`` seconds has its chunks asked of others as well; after twice that it is lost.
-When the last chunks are all under way, a holder without work asks for those that take far longer than its own did.
+Nothing is asked for further ahead of ``position`` than the window, so that a caller may keep in memory what comes out of
+order. When all chunks that may be asked for are under way, a holder without work asks for those that take far longer
+than its own did.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ CHUNK = 250_000
 MAX_CHUNK = 1024 * 1024
 CREDIT = 10
 PATIENCE = 5.0
+WINDOW = 64
+"""Chunks that may be under way or out of order."""
 SLOW = 3.0
 """How many times longer than its own a chunk of another takes before a holder without work asks for it as well."""
 SHORTEST_SLOW = 0.2
@@ -52,14 +56,15 @@ class Download:
 
     def __init__(
         self, song: Song, holders: Iterable[str], *, have: int = 0, chunk: int = CHUNK, credit: int = CREDIT,
-        patience: float = PATIENCE,
+        patience: float = PATIENCE, window: int = WINDOW,
     ) -> None:  # fmt: skip
         if not 0 <= have <= song.size:
             raise ValueError(f"{have} bytes of a song of {song.size} cannot be there")
-        if not 1 <= chunk <= MAX_CHUNK or credit < 1 or patience <= 0:
-            raise ValueError(f"a chunk has 1 to {MAX_CHUNK} bytes; credit and patience are positive")
+        if not 1 <= chunk <= MAX_CHUNK or min(credit, window) < 1 or patience <= 0:
+            raise ValueError(f"a chunk has 1 to {MAX_CHUNK} bytes; credit, window and patience are positive")
         self.song = song
         self.chunk, self.credit, self.patience = chunk, credit, patience
+        self._ahead = window * chunk
         self.position = have
         """The first byte that is not there; all before it are."""
         self.received = have
@@ -95,6 +100,10 @@ class Download:
         """Say whether these bytes are to be written: asked of this holder, complete, and not there yet."""
         known = self._holders.get(holder)
         return known is not None and offset in known.asked and offset in self._askers and size == self._size(offset)
+
+    @property
+    def _limit(self) -> int:
+        return min(self.song.size, self.position + self._ahead)
 
     def _size(self, offset: int) -> int:
         return min(self.chunk, self.song.size - offset)
@@ -199,7 +208,7 @@ class Download:
             offset = min(elsewhere)
             self._again.remove(offset)
             return offset
-        if self._next < self.song.size:
+        if self._next < self._limit:
             offset = self._next
             self._next += self._size(offset)
             return offset
@@ -207,8 +216,8 @@ class Download:
         return slowest if due is not None and due <= now else None
 
     def _idle(self) -> list[_Holder]:
-        """Find the holders without work while all that is left is under way."""
-        if self._next < self.song.size:
+        """Find the holders without work while all that may be asked for is under way."""
+        if self._next < self._limit:
             return []
         return [known for known in self._holders.values() if len(known.asked) < self.credit]
 

@@ -131,6 +131,16 @@ def test_the_last_chunks_of_a_slow_holder_are_asked_of_one_without_work():
     assert download.on_deadline(due) == [Request("fast", offset, 10) for offset in (10, 30, 50)]
 
 
+def test_nothing_is_asked_further_ahead_than_the_window_and_the_slow_do_not_hold_up_the_rest():
+    download = download_of(1000, "fast", "slow", patience=60.0, credit=2, window=6)
+    asked = [request for request in download.start(0.0) if request.holder == "fast"]
+    while asked:
+        asked += download.data("fast", asked.pop(0).offset, 10, 0.01)
+    assert (download.position, download.received) == (10, 50)  # 0, 20, 40, 50, 60; the slow one has 10 and 30
+    assert download.on_deadline(download.next_deadline()) == [Request("fast", 10, 10), Request("fast", 30, 10)]
+    assert download.data("fast", 10, 10, 1.0) == [Request("fast", 70, 10)]
+
+
 def test_a_holder_whose_song_is_shorter_is_lost():
     download = download_of(100, "a")
     download.start(0.0)
@@ -139,7 +149,9 @@ def test_a_holder_whose_song_is_shorter_is_lost():
     assert download.needs_holders
 
 
-@pytest.mark.parametrize("wrong", [{"have": 101}, {"have": -1}, {"chunk": 0}, {"chunk": 2**21}, {"credit": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"have": 101}, {"have": -1}, {"chunk": 0}, {"chunk": 2**21}, {"credit": 0}, {"window": 0}]
+)
 def test_impossible_downloads_are_refused(wrong):
     with pytest.raises(ValueError, match=r"bytes"):
         download_of(100, "a", **wrong)
@@ -148,7 +160,7 @@ def test_impossible_downloads_are_refused(wrong):
 class World:
     """Holders that answer late, twice, with something else or not at all, and a caller that does as it is told."""
 
-    def __init__(self, size: int, chunk: int, credit: int, have: int, holders: int) -> None:
+    def __init__(self, size: int, chunk: int, credit: int, have: int, holders: int, window: int) -> None:
         self.content = bytes(number * 7 % 251 for number in range(size))
         self.file = bytearray(self.content[:have].ljust(size, b"\0"))
         self.written = [offset < have for offset in range(size)]
@@ -157,9 +169,11 @@ class World:
         """What a holder was asked for and did not say anything about."""
         self.lost_answers = 0
         self.known = holders
+        self.window = window * chunk
         self.download = Download(
-            song_of(size), [f"h{number}" for number in range(holders)], have=have, chunk=chunk, credit=credit
-        )
+            song_of(size), [f"h{number}" for number in range(holders)], have=have, chunk=chunk, credit=credit,
+            window=window,
+        )  # fmt: skip
         self.send(self.download.start(self.now))
 
     def send(self, requests: list[Request]) -> None:
@@ -167,6 +181,7 @@ class World:
             assert request.holder in self.download.active
             assert 0 < request.size <= self.download.chunk
             assert request.offset + request.size <= len(self.content)
+            assert request.offset < self.download.position + self.window
             self.open.setdefault(request.holder, []).append(request)
         for holder in self.download.active:
             assert len(self.open.get(holder, [])) <= self.download.credit + self.lost_answers
@@ -224,7 +239,8 @@ def test_every_byte_comes_once_whatever_holders_do(data):
     chunk = data.draw(st.integers(1, 7), "chunk")
     size = data.draw(st.integers(0, 60) | st.integers(0, 9).map(lambda times: times * chunk), "size")
     have = data.draw(st.integers(0, size), "have")
-    world = World(size, chunk, data.draw(st.integers(1, 4), "credit"), have, data.draw(st.integers(0, 3), "holders"))
+    credit, window = data.draw(st.integers(1, 4), "credit"), data.draw(st.integers(1, 12), "window")
+    world = World(size, chunk, credit, have, data.draw(st.integers(0, 3), "holders"), window)
     world.check()
     for _ in range(data.draw(st.integers(0, 60), "steps")):
         if world.download.done:

@@ -5,8 +5,8 @@ written, then ``data`` notes them, wanted or not. Chunks are asked for in order,
 comes. Each holder has at most ``credit`` requests open and gets another with each answer; so a faster one gets more.
 
 A holder that says nothing for ``patience`` seconds has its chunks asked of others as well; after twice that it is lost.
-Nothing is asked for further ahead of ``position`` than the window, so that a caller may keep in memory what comes out of
-order. When all chunks that may be asked for are under way, a holder without work asks for those that take far longer
+Nothing is asked for further ahead of ``position`` than the window, so that a caller may keep in memory what comes out
+of order. When all chunks that may be asked for are under way, a holder without work asks for those that take far longer
 than its own did.
 """
 

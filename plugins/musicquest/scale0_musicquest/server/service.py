@@ -35,7 +35,6 @@ from scale0_musicquest.songs import (
     Song,
     endpoint_of,
     flag_of,
-    items_of,
     list_of,
     table_of,
     text_of,
@@ -57,9 +56,7 @@ class MusicServer:
 
     name = NAME
 
-    def __init__(
-        self, settings: MusicServerSettings, ident: str, shelf: Shelf, adverts: Shelf | None = None
-    ) -> None:
+    def __init__(self, settings: MusicServerSettings, ident: str, shelf: Shelf, adverts: Shelf | None = None) -> None:
         self.settings = settings
         self.ident = ident
         self.endpoints: Mapping[str, Endpoint] = _endpoints(settings)
@@ -75,7 +72,7 @@ class MusicServer:
         )  # fmt: skip
         self.uploads = Uploads(settings, self._started, self._downloaded)
         self.demand = Demand(settings.replicate_after, settings.replicate_window)
-        self.pulls = Pulls(settings, self.library, shelf, lambda: self.links.endpoint, self._replicated)
+        self.pulls = Pulls(settings, self.library, shelf, lambda: self.links.endpoint, self._replicated, self._evicted)
         self._songs = Source(self.library, shelf)
         self._watches = [Watch(shelf, settings.rescan, self._changed)]
         self._adverts = Source(Library(), adverts, adverts=True) if adverts is not None else None
@@ -137,7 +134,7 @@ class MusicServer:
                 self.uploads.leave(bytes(frames[0]))
             return ()
         if socket == HOLDERS:
-            return self.pulls.lost_holder(frames[0], now)
+            return self.pulls.undelivered(frames[0], now)
         peer = bytes(frames[0]) if socket == CHILDREN else b""
         return self._settle(self.links.undelivered(socket, peer, now), now)
 
@@ -150,7 +147,7 @@ class MusicServer:
         if isinstance(effect, Disconnect):
             return ()
         if effect.socket == HOLDERS:
-            return self.pulls.cannot_connect(effect.address, now)
+            return self.pulls.cannot_connect(effect.address, reason, now)
         return self._settle(self.links.cannot_connect(effect.address, reason, now), now)
 
     def on_stop(self, now: float) -> Iterable[Effect]:
@@ -394,7 +391,9 @@ class MusicServer:
             uuid, name = wire.text(body[1], wire.MAX_TAG), read_name(body[2])
             if name is None:
                 return [neighbour.send(wire.FOUND, bytes(body[1]), wire.NOT_FOUND, (1).to_bytes(4, "big"))]
-            return self.searches.ask_from(neighbour, uuid, Query(name=name), round(self.settings.deadline * 900), 1, now)
+            return self.searches.ask_from(
+                neighbour, uuid, Query(name=name), round(self.settings.deadline * 900), 1, now
+            )
         if word == wire.FOUND and len(body) == 4:
             uuid, place = wire.text(body[1], wire.MAX_TAG), wire.text(body[2])
             endpoint = "" if place == "NF" else endpoint_of({"endpoint": place}, "endpoint")
@@ -450,7 +449,14 @@ class MusicServer:
             told = {"server": self.ident, "song": download.name, "bytes": download.bytes, "complete": download.complete}
             self.events.append(Event("song_download", told))
 
-    def _replicated(self, replica: Replica, now: float) -> None:
+    def _evicted(self, names: list[str]) -> None:
+        """Take note that replicas had to go for another."""
+        for name in names:
+            song = self.library.get(name)
+            if song is not None and song.replica:
+                self._changed([], [name])
+
+    def _replicated(self, replica: Replica) -> None:
         song = replica.song
         self.library.add(song)
         self.cache.drop(song.name)

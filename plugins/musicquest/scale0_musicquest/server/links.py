@@ -57,7 +57,7 @@ class Attempt:
 
 
 class Links:
-    """Keeps the connections of the tree. ``gone`` collects the neighbours that were lost, for whoever waits for them."""
+    """Keeps the connections of the tree. ``gone`` collects neighbours that were lost, for whoever waits for them."""
 
     def __init__(self, settings: MusicServerSettings, ident: str, report: Callable[[], dict[str, Any]]) -> None:
         self.ident = ident

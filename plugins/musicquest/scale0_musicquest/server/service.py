@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -168,7 +168,7 @@ class MusicServer:
             return ()
         message = wire.split(frames)
         client = self.uploads.heard(bytes(frames[0]), now)
-        method = (EXTENDED if message.extended else ORIGINAL).get(message.word)
+        method = (self._EXTENDED if message.extended else self._ORIGINAL).get(message.word)
         try:
             if method is None:
                 raise MalformedError("this word is not known here")
@@ -481,26 +481,25 @@ class MusicServer:
             for song in added:
                 self._adverts.library.add(song)
 
-
-EXTENDED: Mapping[bytes, Method] = {
-    wire.HELLO: MusicServer._hello,
-    wire.HUGZ: MusicServer._hugz,
-    wire.BYE: MusicServer._bye,
-    wire.SEARCH: MusicServer._search,
-    wire.STAT: MusicServer._stat,
-    wire.LIST: MusicServer._list,
-    wire.TOP: MusicServer._top,
-    wire.FETCH: MusicServer._fetch,
-    wire.STALE: MusicServer._stale,
-    wire.PLAN: MusicServer._plan,
-    wire.STATS: MusicServer._stats,
-    wire.ADVERT: MusicServer._advert,
-}
-ORIGINAL: Mapping[bytes, Method] = {
-    wire.SEARCH: MusicServer._search_original,
-    wire.FETCH: MusicServer._fetch,
-    wire.ADVERT: MusicServer._advert,
-}
+    _EXTENDED: ClassVar[Mapping[bytes, Method]] = {
+        wire.HELLO: _hello,
+        wire.HUGZ: _hugz,
+        wire.BYE: _bye,
+        wire.SEARCH: _search,
+        wire.STAT: _stat,
+        wire.LIST: _list,
+        wire.TOP: _top,
+        wire.FETCH: _fetch,
+        wire.STALE: _stale,
+        wire.PLAN: _plan,
+        wire.STATS: _stats,
+        wire.ADVERT: _advert,
+    }
+    _ORIGINAL: ClassVar[Mapping[bytes, Method]] = {
+        wire.SEARCH: _search_original,
+        wire.FETCH: _fetch,
+        wire.ADVERT: _advert,
+    }
 
 
 def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import zmq
 
+from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import FULL, RETRY_AFTER, Outbox
+from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
 from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.io.clock import SteadyClock
@@ -23,7 +24,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Frames, Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -39,10 +40,29 @@ class Station:
 
     seat: Seat
     outbox: Outbox
+    connections: Connections
     sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
+
+    def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
+        """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
+        opened = self.sockets.get(effect.socket)
+        if opened is None:
+            return CLOSED
+        if isinstance(effect, Connect):
+            reason = opened.connect(effect)
+            if reason:
+                self.connections.rest(effect.socket, effect.routing_id, now)
+            else:
+                self.connections.connected(effect)
+            return reason
+        reason = opened.disconnect(effect)
+        if not reason and (routing_id := self.connections.disconnected(effect, now)):
+            waiting = self.outbox.give_up(effect.socket, routing_id)
+            given_up += [SendFailure(*send, GONE) for send in waiting]
+        return reason
 
     def close(self) -> None:
         """Close all its sockets."""
@@ -96,7 +116,10 @@ class Loop:
     def add(self, seat: Seat) -> Station:
         """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
         routers = {name for name, endpoint in seat.service.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
-        station = Station(seat, Outbox(routers, self.limits.outbox_bytes))
+        connections = Connections(
+            dict(seat.service.endpoints), insecure=self.settings.insecure, linger=self.settings.linger_ms / 1000
+        )
+        station = Station(seat, Outbox(routers, self.limits.outbox_bytes), connections)
         try:
             for name, endpoint in seat.service.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
@@ -295,18 +318,19 @@ class Loop:
     def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:
         """Send what a service returned, and what had to wait; give the number of messages sent, and what failed."""
         seat, outbox = station.seat, station.outbox
+        returned = seat.take_sends()
+        failures = self._connect(station, now) if seat.connections else []
         waited = len(outbox)
-        sends, refused = outbox.outgoing(seat.take_sends(), now)
+        sends, refused = outbox.outgoing(returned, now)
         errors = self.wire.send(station.ports, sends)
-        if not (waited or errors):  # as nearly always
+        if not (waited or errors or failures):  # as nearly always
             seat.sent(len(sends), (), now)
             return len(sends), []
         retried = waited if not outbox else 0  # those that waited are tried all together, and first
         kept_before = waited - retried
-        failures: list[SendFailure] = []
         if errors:
             refused += outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
-            failures = [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
+            failures += [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
         failures += [_failure(send, FULL) for send in refused]
         sent = len(sends) - len(errors)
         if seat.wants_delays and (outbox or retried):
@@ -315,6 +339,17 @@ class Loop:
             seat.delayed(outbox.kept(kept_before), left, now)
         seat.sent(sent + len(failures), failures, now)
         return sent, failures
+
+    def _connect(self, station: Station, now: float) -> list[SendFailure]:
+        """Make and end the connections that a service asked for; give the messages that have nobody to go to now."""
+        given_up: list[SendFailure] = []
+        for effect in station.seat.take_connections():
+            reason = station.connections.fault(effect, now)
+            if not reason and station.connections.changes(effect):
+                reason = station.change(effect, now, given_up)
+            if reason:
+                station.seat.refused(effect, reason, now)
+        return given_up
 
     def _pass_in(self, seat: SeatWithDoor, task: Frames, now: float) -> None:
         """Give a task to a service, and tell if that has held the loop for too long."""

@@ -1,1 +1,34 @@
-"""What listeners' programs use: find songs, and fetch them."""
+"""What applications use: ``MusicClient``, and how it can fail."""
+
+from scale0_musicquest.client.errors import (
+    DamagedError,
+    MusicClosedError,
+    MusicError,
+    MusicStoppedError,
+    MusicTimeoutError,
+    NoBrokerError,
+    NoServerError,
+    NotFoundError,
+    RefusedError,
+    Stage,
+)
+from scale0_musicquest.client.sync import MusicClient, SearchResult, ServerRow, TopRow
+from scale0_musicquest.client.transfer import Progress
+
+__all__ = [
+    "DamagedError",
+    "MusicClient",
+    "MusicClosedError",
+    "MusicError",
+    "MusicStoppedError",
+    "MusicTimeoutError",
+    "NoBrokerError",
+    "NoServerError",
+    "NotFoundError",
+    "Progress",
+    "RefusedError",
+    "SearchResult",
+    "ServerRow",
+    "Stage",
+    "TopRow",
+]

@@ -1,0 +1,111 @@
+"""How looking for songs and downloading them can fail.
+
+::
+
+    MusicError                   has the stage that was reached, and the server's code or 0
+    ├── NoBrokerError            nobody answers at the broker's address
+    ├── NoServerError            the broker knows no server, or none answers
+    ├── NotFoundError            nobody has this song
+    ├── RefusedError             a server does not do what it was asked; its code and reason are told
+    ├── MusicTimeoutError        the time was over; the stage says where
+    ├── DamagedError             what came is not the song that was asked for
+    ├── MusicStoppedError        the caller wanted it to end
+    └── MusicClosedError         the client was closed
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from scale0_core.api import Scale0Error, printable
+
+# the exit codes of the command line, which has no other use for plugins
+_exit = type(Scale0Error.exit_code)
+NEGATIVE, DATA, UNREACHED, TIMEOUT = _exit(1), _exit(65), _exit(69), _exit(75)
+
+START_BROKER = "is a broker with the plugin musicquest-broker at this address? name another one with --broker"
+
+
+class Stage(str, Enum):
+    """How far something came."""
+
+    BROKER = "asking the broker for a server"
+    GREETING = "greeting the server"
+    ANSWER = "waiting for the server's answer"
+    HOLDER = "asking a holder"
+    DOWNLOAD = "downloading"
+    CHECK = "checking the file"
+    STORE = "writing the file"
+    CLOSED = "closed"
+
+
+class MusicError(Scale0Error):
+    """Something could not be done as asked."""
+
+    exit_code = NEGATIVE
+
+    def __init__(
+        self, what: str, why: str = "", consequence: str = "", remedy: str = "", *, stage: Stage = Stage.ANSWER,
+        code: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(what, why, consequence, remedy)
+        self.stage, self.code = stage, code
+
+
+class NoBrokerError(MusicError):
+    """Nobody answers at the broker's address."""
+
+    exit_code = UNREACHED
+
+
+class NoServerError(MusicError):
+    """The broker knows no server, or the server does not answer."""
+
+    exit_code = UNREACHED
+
+
+class NotFoundError(MusicError):
+    """Nobody has this song."""
+
+
+class RefusedError(MusicError):
+    """A server or the broker does not do what it was asked."""
+
+
+class MusicTimeoutError(MusicError):
+    """The time was over; ``stage`` says how far it came."""
+
+    exit_code = TIMEOUT
+
+
+class DamagedError(MusicError):
+    """What came is not the song that was asked for."""
+
+    exit_code = DATA
+
+
+class MusicStoppedError(MusicError):
+    """The caller wanted a download to end; what is there is kept."""
+
+
+class MusicClosedError(MusicError):
+    """The client was closed."""
+
+
+def closed() -> MusicClosedError:
+    """Make the error for a client that was closed."""
+    return MusicClosedError("this client is closed", "", "nothing was asked", "make another one", stage=Stage.CLOSED)
+
+
+def refused(who: str, code: int, reason: str, stage: Stage) -> RefusedError:
+    """Make the error for what a server or the broker refused."""
+    what = f"{who} refuses with code {code}"
+    return RefusedError(what, printable(reason, 1000), "nothing was done", "", stage=stage, code=code)
+
+
+def unreadable(who: str, reason: str, stage: Stage) -> MusicError:
+    """Make the error for an answer that makes no sense."""
+    remedy = "is it of another version, or something else altogether?"
+    return MusicError(
+        f"the answer of {who} cannot be read", printable(reason, 300), "it is ignored", remedy, stage=stage
+    )

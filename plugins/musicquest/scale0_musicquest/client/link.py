@@ -1,0 +1,172 @@
+"""Sockets: a REQ for each question to the broker, and DEALERs to holders, kept for the next who needs them."""
+
+# does I/O: sockets and the clock
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+from scale0_core.api import Frames, Scale0Error
+from scale0_core.client.link import Link
+from scale0_musicquest import wire
+from scale0_musicquest.client.errors import (
+    MusicError,
+    MusicTimeoutError,
+    NoServerError,
+    Stage,
+    closed,
+    refused,
+)
+from scale0_musicquest.client.session import read_error
+
+SLICE_MS = 100
+"""How often one who waits for the broker looks whether it is still wanted."""
+KEPT_LINKS = 16
+CLOSE_SECONDS = 10.0
+
+Socket = zmq.Socket[bytes]
+
+
+def new_tag() -> bytes:
+    """Draw a tag."""
+    return secrets.token_hex(8).encode()
+
+
+def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
+    """Ask the broker by a REQ socket of its own, which is never stuck for that; None when there is no answer."""
+    by = time.monotonic() + timeout
+    with contextlib.suppress(zmq.ZMQError), zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.linger = 0
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, 2 * wire.MAX_JSON)
+        socket.connect(address)
+        socket.send_multipart(request)
+        while not given_up() and (left := by - time.monotonic()) > 0:
+            if socket.poll(min(SLICE_MS, int(left * 1000) + 1)):
+                return tuple(socket.recv_multipart())
+    return None
+
+
+class HolderLink(Link):
+    """A connection to a holder, and what is known of it."""
+
+    def __init__(self, context: zmq.Context[Socket], address: str) -> None:
+        super().__init__(context, address, 0)
+        self.broken = False
+
+    def polled(self) -> list[tuple[Socket, int]]:
+        """Give what to wait for: messages, and what happens to the connection."""
+        return [(socket, int(zmq.POLLIN)) for socket in (self.socket, self.monitor) if socket is not None]
+
+    def look_for_breaks(self) -> bool:
+        """Say whether the connection is no more, or did not come about."""
+        self.look()
+        while self.events:
+            if self.events.popleft():
+                self.up = True
+            else:
+                self.broken = True
+        return self.broken
+
+
+class Links:
+    """Connections to holders; each is used by one thread at a time, and kept for a while."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._kept: list[HolderLink] = []
+        self._used = 0
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def take(self, address: str) -> HolderLink:
+        """Give a connection to this address; ``give`` it back in the end."""
+        with self._changed:
+            if self.closed:
+                raise closed()
+            found = self._take_kept(address)
+            if found is None:
+                try:
+                    found = HolderLink(self._context, address)
+                except Scale0Error as error:
+                    problem = error.problem
+                    raise NoServerError(problem.what, problem.why, "it is left out", stage=Stage.HOLDER) from error
+            self._used += 1
+            return found
+
+    def _take_kept(self, address: str) -> HolderLink | None:
+        for link in [link for link in self._kept if link.address == address]:
+            self._kept.remove(link)
+            if not link.look_for_breaks():
+                return link
+            link.drop()
+        return None
+
+    def give(self, link: HolderLink, *, clean: bool) -> None:
+        """Give a connection back; only one on which nothing is open is used again."""
+        with self._changed:
+            self._used -= 1
+            if clean and not self.closed and not link.look_for_breaks():
+                self._kept.append(link)
+                while len(self._kept) > KEPT_LINKS:
+                    self._kept.pop(0).drop()
+            else:
+                link.drop()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all, once those who use one have noticed."""
+        with self._changed:
+            if self.closed:
+                return
+            self.closed = True
+            for link in self._kept:
+                link.drop()
+            self._kept.clear()
+            done = self._changed.wait_for(lambda: not self._used, CLOSE_SECONDS)
+        if done:
+            self._context.term()
+
+    def ask(self, address: str, word: bytes, *rest: bytes, timeout: float) -> tuple[bytes, Frames]:
+        """Ask the server at an address one question, and wait for its answer: a word and what follows the tag."""
+        link = self.take(address)
+        clean = False
+        tag = new_tag()
+        try:
+            link.send(wire.extended(word, tag, *rest))
+            message = self._answer(link, tag, timeout)
+            clean = True
+        finally:
+            self.give(link, clean=clean)
+        if message.word == wire.ERROR:
+            raise refused(address, *read_error(message), Stage.HOLDER)
+        return message.word, message.rest
+
+    def _answer(self, link: HolderLink, tag: bytes, timeout: float) -> wire.Message:
+        by = time.monotonic() + timeout
+        while (left := by - time.monotonic()) > 0 and not self.closed:
+            zmq.zmq_poll(link.polled(), min(SLICE_MS, int(left * 1000) + 1))
+            broken = link.look_for_breaks()  # before the messages, so that all that was said before is among them
+            for frames in link.messages():
+                message = wire.split((b"", *frames))
+                if message.extended and message.tag == tag:
+                    return message
+            if broken:
+                raise self._nobody(link)
+        if self.closed:
+            raise closed()
+        if not link.up:
+            raise self._nobody(link)
+        what = f"{link.address} did not answer within {timeout:g} s"
+        raise MusicTimeoutError(what, Stage.HOLDER.value, "nothing came", "try a longer timeout", stage=Stage.HOLDER)
+
+    @staticmethod
+    def _nobody(link: HolderLink) -> MusicError:
+        why = "the connection broke" if link.up else "nobody listens there"
+        return NoServerError(f"{link.address} cannot be asked", why, "nothing came", stage=Stage.HOLDER)

@@ -1,0 +1,298 @@
+"""A client's talk with its server, without I/O: finding one, questions, heartbeats, another one when it dies.
+
+It is a dialog that the core's engine runs: ``address`` and ``connection`` say where to connect, ``out`` what to send
+there. Every message begins with the empty frame of a REQ socket, since it stands for one; several questions are open at
+once, told apart by their tags. The broker is asked by a function that is handed in, and answers by ``on_broker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from scale0_core.api import Frames, printable
+from scale0_musicquest import wire
+from scale0_musicquest.client.errors import (
+    START_BROKER,
+    MusicError,
+    MusicTimeoutError,
+    NoBrokerError,
+    NoServerError,
+    Stage,
+    closed,
+    refused,
+    unreadable,
+)
+from scale0_musicquest.songs import MalformedError, endpoint_of, table_of, text_of, whole_of
+
+FIRST_REST, LONGEST_REST = 1.0, 8.0
+"""Seconds until the broker is asked again: 1, 2, 4, 8, 8..."""
+GREETING_PATIENCE = 3.0
+HEARTBEAT = 2.0
+SHORTEST_HEARTBEAT = 0.05
+SILENT_BEATS = 3
+AVOIDED = 8
+"""Servers that were lost lately, which the broker is asked not to give."""
+
+
+@attrs.define(eq=False)
+class Question:
+    """Something to be asked of the server; ``done`` is called once there is an answer or an error."""
+
+    word: bytes
+    rest: Callable[[float], Frames]
+    """What follows the tag, for so many seconds left."""
+    deadline: float
+    done: Callable[[Question], None]
+    word_back: bytes = b""
+    answer: Frames = ()
+    error: MusicError | None = None
+    tag: bytes = b""
+    """Of the message that is under way; a new one each time it is asked."""
+
+
+class Session:
+    """A client's server, and what was asked of it."""
+
+    def __init__(
+        self, ident: str, broker: str, *, ask_broker: Callable[[Frames], None], new_tag: Callable[[], bytes],
+        server: str = "", first_rest: float = FIRST_REST,
+    ) -> None:  # fmt: skip
+        self.ident, self.broker, self.server = ident, broker, ""
+        self.server_id = ""
+        self.ready = False
+        self.ended = False
+        self.chunk = 0
+        """Bytes of a chunk, as the server has it."""
+        self.connection = 0
+        self.out: list[Frames] = []
+        self._fixed = server
+        self._ask_broker, self._new_tag = ask_broker, new_tag
+        self._first_rest = self._rest = first_rest
+        self._heartbeat = HEARTBEAT
+        self._open: dict[Question, None] = {}
+        self._by_tag: dict[bytes, Question] = {}
+        self._avoid: list[str] = []
+        self._asking = False
+        self._trouble: MusicError | None = None
+        """Why there is no server yet."""
+        self._again_at: float | None = None
+        self._greet_by: float | None = None
+        self._heard = self._said = 0.0
+
+    @property
+    def address(self) -> str:
+        """Where to connect; empty for nowhere."""
+        return self.server
+
+    # --- the engine's calls -------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin: nothing is done until there is a question."""
+
+    def on_linked(self, now: float) -> None:
+        """There is a connection: say hello."""
+        if self.server and not self.ready:
+            self._say(wire.HELLO, self._new_tag(), wire.to_json({"id": self.ident}), now=now)
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection broke: its server is lost."""
+        self._lose(f"the connection to {self.server} broke", now)
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        due = [question.deadline for question in self._open]
+        due += [moment for moment in (self._again_at, self._greet_by) if moment is not None]
+        if self.ready:
+            due += [self._said + self._heartbeat, self._heard + SILENT_BEATS * self._heartbeat]
+        return min(due, default=None)
+
+    def on_deadline(self, now: float) -> None:
+        """Do what is due."""
+        for question in [question for question in self._open if question.deadline <= now]:
+            self._end(question, self._too_late(question))
+        if self._again_at is not None and self._again_at <= now:
+            self._find(now)
+        if self._greet_by is not None and self._greet_by <= now:
+            self._lose(f"{self.server} does not answer a greeting within {GREETING_PATIENCE:g} s", now)
+        if self.ready and self._heard + SILENT_BEATS * self._heartbeat <= now:
+            self._lose(f"{self.server} said nothing for {SILENT_BEATS} heartbeats", now)
+        if self.ready and self._said + self._heartbeat <= now:
+            self._say(wire.HUGZ, b"", now=now)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question, now: float) -> None:
+        """Ask the server as soon as there is one; again, should it be lost before it answers."""
+        if self.ended:
+            self._end(question, closed())
+            return
+        self._open[question] = None
+        if self.ready:
+            self._send(question, now)
+        elif not self.server and not self._asking and self._again_at is None:
+            self._find(now)
+
+    def leave(self) -> None:
+        """Say goodbye; what is open ends with an error."""
+        self.ended = True
+        if self.ready:
+            self.out.append((b"", *wire.extended(wire.BYE, b"")))
+        self.ready = False
+        for question in list(self._open):
+            self._end(question, closed())
+
+    def _send(self, question: Question, now: float) -> None:
+        # a server that has seen a search's uuid takes it for a repetition, so each has its own
+        self._by_tag.pop(question.tag, None)
+        question.tag = self._new_tag()
+        self._by_tag[question.tag] = question
+        self._say(question.word, question.tag, *question.rest(max(question.deadline - now, 0.0)), now=now)
+
+    def _say(self, word: bytes, tag: bytes, *rest: bytes, now: float) -> None:
+        self._said = now
+        self.out.append((b"", *wire.extended(word, tag, *rest)))
+
+    def _end(self, question: Question, error: MusicError | None = None) -> None:
+        self._open.pop(question, None)
+        self._by_tag.pop(question.tag, None)
+        question.error = error
+        question.done(question)
+
+    def _too_late(self, question: Question) -> MusicError:
+        if self.ready or (self.server and self._trouble is None):
+            stage = Stage.ANSWER if self.ready else Stage.GREETING
+            asked = question.word.decode()
+            return MusicTimeoutError(
+                f"{self.server} did not answer a {asked} in time", stage.value, "nothing came", "try a longer timeout",
+                stage=stage,
+            )  # fmt: skip
+        if self._trouble is not None:
+            return self._trouble
+        what = f"nobody answers at {self.broker}"
+        return NoBrokerError(what, Stage.BROKER.value, "no server was found", START_BROKER, stage=Stage.BROKER)
+
+    # --- finding a server ---------------------------------------------------------------------------------------------
+
+    def _find(self, now: float) -> None:
+        self._again_at = None
+        if self._fixed:
+            self._connect(self._fixed, "", now)
+        elif not self._asking:
+            self._asking = True
+            request = wire.extended(wire.HELLO, self._new_tag(), wire.to_json({"avoid": self._avoid}))
+            self._ask_broker(request)
+
+    def on_broker(self, frames: Frames | None, now: float) -> None:
+        """Take what the broker said; None when it said nothing in its time."""
+        self._asking = False
+        if self.ended or self.server:
+            return
+        try:
+            found = None if frames is None else read_hello(frames)
+        except MalformedError as error:
+            self._trouble = unreadable(self.broker, str(error), Stage.BROKER)
+            found = None
+        except MusicError as error:
+            self._trouble = error
+            found = None
+        else:
+            if frames is None:
+                self._trouble = NoBrokerError(
+                    f"nobody answers at {self.broker}", Stage.BROKER.value, "no server was found", START_BROKER,
+                    stage=Stage.BROKER,
+                )  # fmt: skip
+        if found is not None:
+            self._connect(*found, now)
+            return
+        self._avoid.clear()  # one that was lost is better than none
+        self._again_at = now + self._rest
+        self._rest = min(self._rest * 2, LONGEST_REST)
+
+    def _connect(self, endpoint: str, ident: str, now: float) -> None:
+        self.server, self.server_id = endpoint, ident
+        self.connection += 1
+        self._greet_by = now + GREETING_PATIENCE
+
+    def _lose(self, why: str, now: float) -> None:
+        """Let the server go, and look for another one; all questions are asked there again."""
+        lost = self.server
+        if not lost or self.ended:
+            return
+        was_ready, self.ready = self.ready, False
+        self._trouble = NoServerError(
+            why, Stage.GREETING.value, "no other server was found yet", "", stage=Stage.GREETING
+        )
+        self.server, self.server_id = "", ""
+        self.connection += 1
+        self._greet_by = None
+        self.out.clear()
+        self._by_tag.clear()
+        self._avoid = [*[endpoint for endpoint in self._avoid if endpoint != lost], lost][-AVOIDED:]
+        if was_ready and not self._fixed:
+            self._find(now)
+        else:
+            self._again_at = now + self._rest
+            self._rest = min(self._rest * 2, LONGEST_REST)
+
+    # --- what the server says -----------------------------------------------------------------------------------------
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message of the server."""
+        message = wire.split((b"", *frames))
+        if not message.extended:
+            return
+        self._heard = now
+        if not self.ready:
+            self._greeted(message, now)
+        elif (question := self._by_tag.get(message.tag)) is not None:
+            self._answered(question, message)
+
+    def _greeted(self, message: wire.Message, now: float) -> None:
+        if message.word == wire.ERROR:
+            self._lose(f"{self.server} refuses: {read_error(message)[1]}", now)
+            return
+        if message.word != wire.HELLO:
+            return
+        try:
+            told = table_of(wire.one_json(message))
+            self._heartbeat = max(whole_of(told, "heartbeat_ms", 2000, most=3_600_000) / 1000, SHORTEST_HEARTBEAT)
+            self.chunk = whole_of(told, "chunk", 0)
+        except MalformedError as error:
+            self._lose(f"the greeting of {self.server} cannot be read: {error}", now)
+            return
+        self.ready, self._greet_by, self._trouble = True, None, None
+        self._rest = self._first_rest
+        for question in list(self._open):
+            self._send(question, now)
+
+    def _answered(self, question: Question, message: wire.Message) -> None:
+        if message.word == wire.ERROR:
+            self._end(question, refused(self.server, *read_error(message), Stage.ANSWER))
+            return
+        question.word_back, question.answer = message.word, message.rest
+        self._end(question)
+
+
+def read_hello(frames: Frames) -> tuple[str, str] | None:
+    """Read the broker's answer to a hello: a server's endpoint and id; None when there is no server."""
+    message = wire.split((b"", *frames))
+    if message.extended and message.word == wire.HELLO:
+        told = table_of(wire.one_json(message))
+        return endpoint_of(told, "endpoint"), text_of(told, "id", "")
+    if message.extended and message.word == wire.BYE:
+        raise NoServerError(
+            "the broker knows no server", Stage.BROKER.value, "nothing can be searched",
+            "start one: a broker with the plugin musicquest-server", stage=Stage.BROKER,
+        )  # fmt: skip
+    if message.word == wire.ERROR:
+        raise refused("the broker", *read_error(message), Stage.BROKER)
+    raise MalformedError(f"a hello is answered by hello or bye, not by {printable(message.word)}")
+
+
+def read_error(message: wire.Message) -> tuple[int, str]:
+    """Read an error's code and reason, whatever is wrong with them."""
+    code = bytes(message.rest[0]) if message.rest and len(message.rest[0]) <= 3 else b""
+    reason = bytes(message.rest[1][:1000]).decode(errors="replace") if len(message.rest) > 1 else "no reason given"
+    return (int(code) if code.isdigit() else 0), printable(reason, 1000)

@@ -1,0 +1,219 @@
+"""Where the bytes of a download go: a partial file that is always a beginning of the song, or memory.
+
+Chunks that come out of order are kept in memory until those before them are there; so a partial file can be gone on
+with, whatever ended its download. Hashing is done in order on a thread of its own, beside receiving.
+"""
+
+# does I/O: files, and the thread that hashes
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from scale0_musicquest.client.errors import DATA, MusicError, Stage
+from scale0_musicquest.songs import Song
+
+HASH_BLOCK = 1024 * 1024
+WAITING_CHUNKS = 32
+"""Chunks that wait to be hashed; then receiving waits."""
+
+Buffer = bytes | memoryview
+
+
+class Sink(Protocol):
+    """Takes the chunks of a download in any order."""
+
+    def put(self, offset: int, data: Buffer) -> None:
+        """Take a chunk."""
+
+
+class Ordered:
+    """Gives chunks on in order."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self._early: dict[int, Buffer] = {}
+
+    def put(self, offset: int, data: Buffer) -> None:
+        """Take a chunk, and give on what is now in order."""
+        self._early[offset] = data
+        while (chunk := self._early.pop(self.position, None)) is not None:
+            self.write(chunk)
+            self.position += len(chunk)
+
+    def write(self, data: Buffer) -> None:
+        """Take what comes next."""
+        raise AssertionError("a kind of sink says what it does with it")
+
+
+class Memory(Ordered):
+    """Keeps a part of a song in memory."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self._parts: list[Buffer] = []
+
+    def write(self, data: Buffer) -> None:
+        """Take what comes next."""
+        self._parts.append(data)
+
+    def content(self) -> bytes:
+        """Give all of it."""
+        return b"".join(self._parts)
+
+
+class Hasher:
+    """Computes a digest on a thread of its own: first of what a file has, then of what comes."""
+
+    def __init__(self, descriptor: int, have: int) -> None:
+        self._descriptor, self._have = descriptor, have
+        self._digest = hashlib.sha256()
+        self._waiting: queue.Queue[Buffer | None] = queue.Queue(WAITING_CHUNKS)
+        self._abandoned = False
+        self.error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="musicquest hash", daemon=True)
+        self._thread.start()
+
+    def put(self, data: Buffer) -> None:
+        """Take what comes next; waits while too much does."""
+        self._waiting.put(data)
+
+    def result(self) -> str:
+        """Give the digest of all."""
+        self._waiting.put(None)
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+        return self._digest.hexdigest()
+
+    def abandon(self) -> None:
+        """End without a result."""
+        self._abandoned = True
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._hash_file()
+        except OSError as error:
+            self.error = error
+        while (data := self._waiting.get()) is not None:
+            if not self._abandoned:
+                self._digest.update(data)
+
+    def _hash_file(self) -> None:
+        offset = 0
+        while offset < self._have and not self._abandoned:
+            block = os.pread(self._descriptor, min(HASH_BLOCK, self._have - offset), offset)
+            if not block:
+                raise OSError("the partial file became shorter")
+            self._digest.update(block)
+            offset += len(block)
+
+
+class PartialFile(Ordered):
+    """The file ``TARGET.part`` and its digest; one download at a time has it."""
+
+    def __init__(self, target: Path, song: Song) -> None:
+        self.target, self.song = target, song
+        self.path = target.with_name(f"{target.name}.part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise storing(self.path, error) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            busy = MusicError(
+                f"{self.path} is in use", "another download writes it", "nothing was downloaded", "wait for it to end",
+                stage=Stage.STORE,
+            )  # fmt: skip
+            raise busy from error
+        size = os.fstat(self._descriptor).st_size
+        if size > song.size:  # of something else
+            os.ftruncate(self._descriptor, 0)
+            size = 0
+        super().__init__(size)
+        self.resumed = size > 0
+        self._hasher = Hasher(self._descriptor, size)
+
+    def write(self, data: Buffer) -> None:
+        """Write what comes next, and have it hashed."""
+        offset, left = self.position, memoryview(data)
+        try:
+            while left:
+                written = os.pwrite(self._descriptor, left, offset)
+                offset, left = offset + written, left[written:]
+        except OSError as error:
+            raise storing(self.path, error) from error
+        self._hasher.put(data)
+
+    def is_whole(self) -> bool:
+        """Say whether all that came is the song."""
+        try:
+            return self._hasher.result() == self.song.sha256
+        except OSError as error:
+            raise storing(self.path, error) from error
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self._hasher.abandon()
+        os.ftruncate(self._descriptor, 0)
+        self.position, self.resumed = 0, False
+        self._early.clear()
+        self._hasher = Hasher(self._descriptor, 0)
+
+    def finish(self) -> None:
+        """Make it the file that was wanted, safe on the disk."""
+        try:
+            os.fsync(self._descriptor)
+            self.path.replace(self.target)
+            sync_folder(self.target.parent)
+        except OSError as error:
+            raise storing(self.target, error) from error
+
+    def close(self) -> None:
+        """Let go of the file, and leave it."""
+        self._hasher.abandon()
+        os.close(self._descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries safe on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_there(target: Path, song: Song) -> bool:
+    """Say whether a file is this song already."""
+    try:
+        if target.stat().st_size != song.size:
+            return False
+        with target.open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(HASH_BLOCK):
+                digest.update(block)
+        return digest.hexdigest() == song.sha256
+    except OSError:
+        return False
+
+
+def storing(path: Path, error: OSError) -> MusicError:
+    """Make the error for a file that cannot be written."""
+    found = MusicError(
+        f"{path} cannot be written", error.strerror or str(error), "what came before is kept",
+        "look at the disk and the folder, then try again", stage=Stage.STORE,
+    )  # fmt: skip
+    found.exit_code = DATA
+    return found

@@ -1,0 +1,428 @@
+"""``MusicClient``: finds songs and downloads them; any thread may use it, and several at once."""
+
+# does I/O: threads, sockets and files behind calls that wait
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import attrs
+
+from scale0_core.api import Frames
+from scale0_core.client.link import Engine
+from scale0_core.client.threads import IoThread, Pool
+from scale0_musicquest import wire
+from scale0_musicquest.client.errors import (
+    START_BROKER,
+    DamagedError,
+    NoBrokerError,
+    NotFoundError,
+    Stage,
+    closed,
+    refused,
+    unreadable,
+)
+from scale0_musicquest.client.link import Links, ask_broker, new_tag
+from scale0_musicquest.client.session import Question, Session, read_error
+from scale0_musicquest.client.storage import Memory, PartialFile, is_there
+from scale0_musicquest.client.transfer import Progress, Transfer
+from scale0_musicquest.download import PATIENCE, Download
+from scale0_musicquest.songs import (
+    MAX_HITS,
+    Hit,
+    MalformedError,
+    Query,
+    Song,
+    endpoint_of,
+    flag_of,
+    items_of,
+    list_of,
+    number_of,
+    table_of,
+    text_of,
+    whole_of,
+)
+
+BROKER = "tcp://127.0.0.1:6667"
+TIMEOUT = 10.0
+BROKER_PATIENCE = 2.0
+"""Seconds until the broker is asked by another socket."""
+LAST_WORDS_MS = 200
+SERVER_SHARE = 0.8
+"""How much of the time that is left a server may use for a search, so that its answer comes in time."""
+MAX_ROWS = 100_000
+
+_Answer = TypeVar("_Answer")
+
+
+@attrs.frozen
+class SearchResult:
+    """What a search found."""
+
+    hits: tuple[Hit, ...]
+    complete: bool
+    """Whether everybody answered in time."""
+    cached: bool
+    suggestions: tuple[str, ...]
+    """What may have been meant, when nothing was found."""
+
+
+@attrs.frozen
+class ServerRow:
+    """A server as the broker knows it."""
+
+    id: str
+    endpoint: str
+    father: str
+    clients: int
+    capacity: int
+    songs: int
+    root: bool
+
+
+@attrs.frozen
+class TopRow:
+    """A song that is asked for often."""
+
+    name: str
+    title: str
+    artist: str
+    count: float
+
+
+class MusicClient:
+    """Finds songs and downloads them.
+
+    ::
+
+        with MusicClient() as client:
+            hit = client.search("quest").hits[0]
+            client.download(hit, Path(hit.song.name))
+
+    :param broker: where the broker takes questions of clients.
+    :param server: a server to use without asking the broker for one.
+    :param timeout: seconds for each question; a download has as long as bytes come.
+    :param patience: seconds until the chunks of a holder that says nothing are asked of others; twice that, and it is
+        left out.
+    """
+
+    def __init__(
+        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE
+    ) -> None:
+        if min(timeout, patience) <= 0:
+            raise ValueError("a timeout is positive, and so is patience")
+        self.broker, self.timeout, self.patience = broker, timeout, patience
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+        """Questions without an answer, so that none waits forever should the thread end."""
+        self._links = Links()
+        self._pool = Pool(1, "musicquest broker")
+        self._session = Session(
+            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server
+        )
+        self._io = IoThread(
+            Engine(self._session, LAST_WORDS_MS), "musicquest client",
+            ended=lambda: self._session.ended, on_end=self._on_end,
+        )  # fmt: skip
+        self._io.start()
+
+    def __enter__(self) -> MusicClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye, end what is under way, and let go of all sockets."""
+        self._closed.set()
+        self._io.call(self._session.leave)
+        self._io.join()
+        self._pool.stop()
+        self._links.close()
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self._session.leave()
+        with self._lock:
+            self._closed.set()
+            waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            future.set_exception(closed())
+
+    @property
+    def server(self) -> str:
+        """The endpoint of its own server; empty as long as it has none."""
+        return self._session.server if self._session.ready else ""
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def search(
+        self, text: str = "", *, name: str = "", title: str = "", artist: str = "", album: str = "", limit: int = 20,
+        timeout: float | None = None, fresh: bool = False,
+    ) -> SearchResult:  # fmt: skip
+        """Look for one song by its exact name, or for songs by parts of what is known of them.
+
+        :param fresh: ask everybody, also when the server remembers an answer.
+        """
+        query = Query(name, text, title, artist, album, limit)
+        Query.from_json(query.to_json())  # a MalformedError, which is a ValueError, says what is wrong
+        return self._search(query, self.timeout if timeout is None else timeout, fresh=fresh).result()
+
+    def _search(self, query: Query, timeout: float, *, fresh: bool) -> Future[SearchResult]:
+        def rest(left: float) -> Frames:
+            told = {**query.to_json(), "timeout_ms": max(1, int(left * SERVER_SHARE * 1000)), "fresh": fresh}
+            return (wire.to_json(told),)
+
+        return self._submit(wire.SEARCH, rest, timeout, wire.FOUND, _read_result)
+
+    def hit(self, name: str, *, timeout: float | None = None) -> Hit:
+        """Find the song of this name; raises a NotFoundError."""
+        found = self.search(name=name, limit=1, timeout=timeout)
+        if found.hits:
+            return found.hits[0]
+        meant = f"did you mean {', '.join(found.suggestions)}?" if found.suggestions else "search for a part of it"
+        late = "" if found.complete else "; not every server answered in time"
+        raise NotFoundError(f"nobody has {name}", f"the servers were asked{late}", "nothing was downloaded", meant)
+
+    def songs(self, endpoint: str = "", offset: int = 0, limit: int = 1000) -> tuple[int, list[Song]]:
+        """List the songs of a server, its own by default: how many there are, and a page of them."""
+        rest = wire.to_json({"offset": offset, "limit": limit})
+        return self._ask(endpoint, wire.LIST, rest, wire.LIST, _read_list)
+
+    def top(self, limit: int = 10, endpoint: str = "") -> list[TopRow]:
+        """List the songs that are asked for most often at a server, its own by default."""
+        return self._ask(endpoint, wire.TOP, wire.to_json({"limit": limit}), wire.TOP, _read_top)
+
+    def stats(self, endpoint: str = "") -> dict[str, Any]:
+        """Tell what a server knows about itself, its own by default."""
+        return self._ask(endpoint, wire.STATS, b"", wire.STATS, _read_table)
+
+    def plan(self, endpoint: str, songs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Have a server fetch songs from others: name, size, sha256 and holders of each."""
+        return self._ask(endpoint, wire.PLAN, wire.to_json({"songs": songs}), wire.OK, _read_table)
+
+    def servers(self) -> list[ServerRow]:
+        """List the servers that the broker knows."""
+        if self._closed.is_set():
+            raise closed()
+        frames = ask_broker(
+            self.broker, wire.extended(wire.SERVERS, new_tag()), self.timeout, self._closed.is_set
+        )  # fmt: skip
+        if frames is None:
+            what = f"nobody answers at {self.broker}"
+            raise NoBrokerError(what, "asking the broker", "nothing came", START_BROKER, stage=Stage.BROKER)
+        message = wire.split((b"", *frames))
+        if message.word == wire.ERROR:
+            raise refused("the broker", *read_error(message), Stage.BROKER)
+        return _reading(self.broker, Stage.BROKER, lambda: _read_servers(message.rest))
+
+    # --- downloading --------------------------------------------------------------------------------------------------
+
+    def download(
+        self, hit: Hit, target: Path, *, progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Path:  # fmt: skip
+        """Download a song to a file, from several holders at once; goes on where a download before it ended.
+
+        What comes is written to ``TARGET.part``, which becomes the target when its digest is right. When a holder is
+        lost, others are looked for. A damaged song is fetched once more, from others.
+        """
+        if is_there(target, hit.song):
+            return target
+        file = PartialFile(target, hit.song)
+        try:
+            self._download_into(file, hit, progress, stop)
+            file.finish()
+        finally:
+            file.close()
+        return target
+
+    def _download_into(
+        self, file: PartialFile, hit: Hit, progress: Callable[[Progress], None] | None, stop: threading.Event | None
+    ) -> None:
+        holders = tuple(holder.endpoint for holder in hit.holders)
+        suspects: set[str] = set()
+
+        def locate(song: Song, lost: list[str]) -> Future[tuple[str, ...]]:
+            return self._locate(song, lost, suspects)
+
+        while True:
+            resumed = file.resumed
+            transfer = Transfer(
+                self._links,
+                Download(hit.song, (), have=file.position, patience=self.patience),
+                file,
+                locate,
+                stop=stop,
+                tell=progress,
+            )
+            transfer.run(holders)
+            if file.is_whole():
+                return
+            file.restart()
+            if not resumed:  # else the beginning may be at fault
+                others = self._others(hit.song, transfer.sources) if not suspects else ()
+                suspects |= transfer.sources
+                holders = tuple(holder for holder in others if holder not in suspects)
+                if not holders:
+                    raise _damaged(hit.song, suspects)
+
+    def _others(self, song: Song, suspects: set[str]) -> tuple[str, ...]:
+        return self._locate(song, sorted(suspects), set()).result()
+
+    def read(self, hit: Hit, offset: int, size: int) -> bytes:
+        """Read a part of a song from whoever has it; shorter where the song ends."""
+        if offset < 0 or size < 0:
+            raise ValueError("an offset and a size are not negative")
+        end = min(offset + size, hit.song.size)
+        if offset >= end:
+            return b""
+        memory = Memory(offset)
+        part = Download(attrs.evolve(hit.song, size=end), (), have=offset, patience=self.patience)
+        transfer = Transfer(
+            self._links, part, memory, lambda song, lost: self._locate(song, lost, set()), song=hit.song
+        )
+        transfer.run(tuple(holder.endpoint for holder in hit.holders))
+        return memory.content()
+
+    def _locate(self, song: Song, lost: list[str], suspects: set[str]) -> Future[tuple[str, ...]]:
+        """Ask the server afresh who holds a song, and tell it who did not."""
+        for endpoint in lost:
+            self._tell_stale(song, endpoint)
+        found: Future[tuple[str, ...]] = Future()
+
+        def note(searched: Future[SearchResult]) -> None:
+            error = searched.exception()
+            if error is not None:
+                found.set_exception(error)
+                return
+            same = [
+                hit for hit in searched.result().hits if (hit.song.sha256, hit.song.size) == (song.sha256, song.size)
+            ]
+            endpoints = (holder.endpoint for hit in same for holder in hit.holders)
+            found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in suspects)))
+
+        self._search(Query(name=song.name, limit=1), self.timeout, fresh=True).add_done_callback(note)
+        return found
+
+    def _tell_stale(self, song: Song, endpoint: str) -> None:
+        told = wire.to_json({"song": song.name, "endpoint": endpoint})
+        self._submit(wire.STALE, lambda left: (told,), self.timeout, wire.OK, lambda rest: None)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, endpoint: str, word: bytes, rest: bytes, word_back: bytes, read: Callable[[Frames], _Answer]
+    ) -> _Answer:
+        if not endpoint:
+            return self._submit(word, lambda left: (rest,), self.timeout, word_back, read).result()
+        found, answer = self._links.ask(endpoint, word, rest, timeout=self.timeout)
+        return _reading(endpoint, Stage.HOLDER, lambda: read(_expected(found, word_back, answer)))
+
+    def _submit(
+        self, word: bytes, rest: Callable[[float], Frames], timeout: float, word_back: bytes,
+        read: Callable[[Frames], _Answer],
+    ) -> Future[_Answer]:  # fmt: skip
+        future: Future[_Answer] = Future()
+        with self._lock:
+            if self._closed.is_set():
+                future.set_exception(closed())
+                return future
+            self._waiting.add(future)
+
+        def done(question: Question) -> None:
+            with self._lock:
+                if future not in self._waiting:
+                    return
+                self._waiting.remove(future)
+            if question.error is not None:
+                future.set_exception(question.error)
+                return
+            try:
+                future.set_result(read(_expected(question.word_back, word_back, question.answer)))
+            except (MalformedError, LookupError) as error:
+                future.set_exception(unreadable(self._session.server, str(error), Stage.ANSWER))
+
+        question = Question(word, rest, time.monotonic() + timeout, done)
+        self._io.call(lambda: self._session.ask(question, time.monotonic()))
+        return future
+
+    def _ask_for_server(self, request: Frames) -> None:
+        """Ask the broker on another thread, since that waits."""
+
+        def ask() -> None:
+            answer = ask_broker(self.broker, request, BROKER_PATIENCE, self._closed.is_set)
+            if not self._closed.is_set():
+                self._io.call(lambda: self._session.on_broker(answer, time.monotonic()))
+
+        self._pool.run(ask)
+
+
+# --- reading answers --------------------------------------------------------------------------------------------------
+
+
+def _reading(who: str, stage: Stage, read: Callable[[], _Answer]) -> _Answer:
+    try:
+        return read()
+    except (MalformedError, LookupError) as error:
+        raise unreadable(who, str(error), stage) from error
+
+
+def _expected(word: bytes, wanted: bytes, rest: Frames) -> Frames:
+    if word != wanted:
+        raise MalformedError(f"{wanted.decode()} was expected, {word.decode(errors='replace')} came")
+    return rest
+
+
+def _read_result(rest: Frames) -> SearchResult:
+    told = table_of(wire.from_json(rest[0]))
+    return SearchResult(
+        tuple(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
+        tuple(list_of(told, "suggestions", lambda value: text_of({"it": value}, "it"))),
+    )  # fmt: skip
+
+
+def _read_table(rest: Frames) -> dict[str, Any]:
+    return dict(table_of(wire.from_json(rest[0])))
+
+
+def _read_list(rest: Frames) -> tuple[int, list[Song]]:
+    told = table_of(wire.from_json(rest[0]))
+    return whole_of(told, "total"), list_of(told, "songs", Song.from_json, most=MAX_ROWS)
+
+
+def _read_top(rest: Frames) -> list[TopRow]:
+    def row(value: object) -> TopRow:
+        told = table_of(value)
+        texts = (text_of(told, "name", ""), text_of(told, "title", ""), text_of(told, "artist", ""))
+        return TopRow(*texts, number_of(told, "count", 0.0))
+
+    return items_of(wire.from_json(rest[0]), row, most=MAX_HITS)
+
+
+def _read_servers(rest: Frames) -> list[ServerRow]:
+    def row(value: object) -> ServerRow:
+        told = table_of(value)
+        return ServerRow(
+            text_of(told, "id"), endpoint_of(told, "endpoint"), text_of(told, "father", ""),
+            whole_of(told, "clients", 0), whole_of(told, "capacity", 0), whole_of(told, "songs", 0),
+            flag_of(told, "root"),
+        )  # fmt: skip
+
+    return items_of(wire.from_json(rest[0]), row, most=MAX_ROWS)
+
+
+def _damaged(song: Song, sources: set[str]) -> DamagedError:
+    return DamagedError(
+        f"{song.name} is damaged", f"what {', '.join(sorted(sources))} sent has another SHA-256 than was told",
+        "nothing was kept", "search again; or have the owner of the server look at the file", stage=Stage.CHECK,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
@@ -107,8 +107,40 @@ class JobResult:
     error: BaseException | None = None
 
 
-Effect: TypeAlias = Send | Job
-"""What a service may return: a message to send, or a job to run."""
+@attrs.frozen
+class Connect:
+    """Connect one of the service's sockets to one more address; what is sent in the same turn can go there already.
+
+    On a ROUTER, ``routing_id`` is the name by which the service sends to that peer, at once and whether it is there
+    yet or not: messages wait for it, as many as ``high_water`` says. Without one, the peer's own name counts, and it is
+    known once the peer has sent something. ZeroMQ bears no name twice, not even for a moment: on a socket that binds as
+    well, choose names that no peer would choose or guess.
+
+    Connecting again to the same address changes nothing. What is refused comes back through ``on_refused``.
+    """
+
+    socket: str
+    address: str
+    routing_id: bytes = b""
+
+
+@attrs.frozen
+class Disconnect:
+    """End what ``Connect``, or ``connect`` of an endpoint, began; nothing happens if there is no such connection.
+
+    Messages queued for that peer are not given back: ZeroMQ tries to deliver them for as long as ``wire.linger_ms``
+    says, then drops them, and so it does at once with what came from the peer and was not taken yet. None of them
+    goes to another peer. Later sends come back through ``on_undelivered``: with ``EHOSTUNREACH`` from a ROUTER, with
+    ``EAGAIN`` from a socket that has nobody left. The routing id can be used again
+    ten seconds after the linger time, not before.
+    """
+
+    socket: str
+    address: str
+
+
+Effect: TypeAlias = Send | Job | Connect | Disconnect
+"""What a service may return: a message to send, a job to run, a connection to make or to end."""
 
 
 class Service(Protocol):
@@ -152,6 +184,18 @@ class Undelivered(Protocol):
 
 
 @runtime_checkable
+class Connecting(Protocol):
+    """A service that connects its sockets at run time has this as well."""
+
+    def on_refused(self, effect: Connect | Disconnect, reason: str, now: float) -> Iterable[Effect]:
+        """Take back a connection that was not made, or not ended.
+
+        ``reason`` is one of those in ``scale0_core/broker/connections.py``, such as ``malformed address`` or
+        ``not local`` (other machines have the address, and ``wire.insecure`` is off), or the name of an errno.
+        """
+
+
+@runtime_checkable
 class Delayed(Protocol):
     """A service that must know when its messages really leave has this as well, beside ``Undelivered``."""
 
@@ -185,6 +229,24 @@ class Stopping(Protocol):
 
     def on_stop(self, now: float) -> Iterable[Effect]:
         """Give the last messages and jobs; no more messages will come, but the outcomes of jobs may."""
+
+
+class Event(NamedTuple):
+    """Something that happened in a service and that others may want to count or show, such as a search that hit."""
+
+    kind: str
+    data: Mapping[str, str | int | float | bool]
+
+
+@runtime_checkable
+class EventSource(Protocol):
+    """A service that tells of events has this as well.
+
+    ``events`` is None while nobody observes: then none need to be made. Otherwise it is a list to append to, which is
+    emptied after each turn of the loop. The service sets it to None when it is made, and never again.
+    """
+
+    events: list[Event] | None
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ RETRY_AFTER = 0.01
 """Seconds until a peer whose queue was full is tried again."""
 
 FULL = "EAGAIN"
+GONE = "EHOSTUNREACH"
 
 Peer = tuple[str, bytes]
 
@@ -69,6 +70,20 @@ class Outbox:
         if not self._waiting:
             self._cut_off.clear()
         return refused
+
+    def give_up(self, socket: str, routing_id: bytes) -> list[Send]:
+        """Give back what waits for a peer: the next one of that name is another."""
+        peer = (socket, routing_id)
+        gone = [send for send in self._waiting if _peer(send) == peer]
+        if gone:
+            self._waiting = [send for send in self._waiting if _peer(send) != peer]
+            self._bytes -= sum(len(frame) for _, frames in gone for frame in frames)
+            self._peers.discard(peer)
+        self._cut_off.discard(peer)
+        if not self._waiting:
+            self._cut_off.clear()
+            self.due = None
+        return gone
 
     def keeps(self, send: Send, reason: str) -> bool:
         """Tell whether a message that failed is one to keep."""

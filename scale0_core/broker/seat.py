@@ -18,8 +18,13 @@ from scale0_core.broker.jobs import JobQueue
 from scale0_core.errors import ServiceFaultError
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
+    Connect,
+    Connecting,
     Delayed,
+    Disconnect,
     Effect,
+    Event,
+    EventSource,
     Frames,
     Job,
     JobResult,
@@ -66,6 +71,8 @@ class SeatCounts:
     slow: int = 0
     undelivered: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     dropped: Counter[str] = attrs.field(factory=Counter)
+    refused: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    """Connections that were not made, or not ended, by socket and reason."""
 
 
 class Seat:
@@ -78,7 +85,9 @@ class Seat:
         self.counts = SeatCounts()
         self.jobs = JobQueue()
         self.sends: list[Send] = []
-        """What was returned and not taken yet; jobs may stand among the sends until ``take_sends``."""
+        """What was returned and not taken yet; jobs and connections stand among the sends until ``take_sends``."""
+        self.connections: list[Connect | Disconnect] = []
+        """Connections to make and to end, in order, before what ``take_sends`` gave is sent."""
         self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
         self.on_quarantine: Callable[[], None] | None = None
@@ -86,6 +95,8 @@ class Seat:
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
+        self._on_refused = service.on_refused if isinstance(service, Connecting) else None
+        self._sends_alone = self._on_job is None and self._on_refused is None
         self._delayed = service if isinstance(service, Delayed) else None
         self._on_stop = service.on_stop if isinstance(service, Stopping) else None
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
@@ -168,17 +179,70 @@ class Seat:
         if self._on_stop is not None and not self.quarantined:
             self._guarded("on_stop", now, self._on_stop, now)
 
+    def observe_events(self, now: float) -> bool:
+        """Have the service tell of events from now on; give whether it does."""
+        if not isinstance(self.service, EventSource):
+            return False
+        try:
+            self.service.events = []
+        except CAUGHT as error:
+            self._failed("events", error, now)
+            return False
+        return True
+
+    def take_events(self, now: float) -> list[Event]:
+        """Give what the service told of since the last time."""
+        try:
+            events = cast("EventSource", self.service).events
+            if not events:
+                return []
+            taken = list(events)
+            events.clear()
+        except CAUGHT as error:
+            self._failed("events", error, now)
+            return []
+        return taken
+
     def take_sends(self) -> list[Send]:
-        """Give all that waits to be sent, and put the jobs found among it into ``jobs``."""
+        """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""
         effects: list[Effect] = list(self.sends)
         self.sends.clear()
         # sorted out here and not on arrival: a look at the types of a batch costs a quarter of a test on each message
-        if self._on_job is None or _SENDS_ALONE.issuperset(map(type, effects)):
+        if self._sends_alone or _SENDS_ALONE.issuperset(map(type, effects)):
             return cast("list[Send]", effects)
+        sends: list[Send] = []
         for effect in effects:
-            if isinstance(effect, Job):
+            if isinstance(effect, Job) and self._on_job is not None:
                 self.jobs.add(effect)
-        return [effect for effect in effects if not isinstance(effect, Job)]
+            elif isinstance(effect, Connect | Disconnect):
+                self.connections.append(effect)
+            else:
+                sends.append(cast("Send", effect))
+        return sends
+
+    def take_connections(self) -> list[Connect | Disconnect]:
+        """Give the connections to make and to end."""
+        taken, self.connections = self.connections, []
+        return taken
+
+    def refused(self, effect: Connect | Disconnect, reason: str, now: float) -> None:
+        """Count a connection that was refused, log the first of its kind, and tell a service that asks."""
+        socket = printable(str(effect.socket))
+        self.counts.refused[socket, reason] += 1
+        kind = f"refused {type(effect).__name__} {reason}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            self.log.warning(
+                "a connection was refused; further ones of this kind are only counted",
+                service=self.service.name,
+                plugin=self.plugin,
+                wanted=type(effect).__name__,
+                socket=socket,
+                address=printable(str(effect.address)),
+                reason=reason,
+            )
+        if self._on_refused is not None and not self.quarantined:
+            self._guarded("on_refused", now, self._on_refused, effect, reason, now)
 
     def sent(self, count: int, failures: Sequence[SendFailure], now: float) -> None:
         """Note the outcome of sending ``count`` messages, and give back those that failed to a service that asks."""

@@ -35,6 +35,20 @@ def bind_fault(place: str, address: str) -> Fault | None:
     return _tcp_fault(place, address, rest) if transport == "tcp" else None
 
 
+def connect_fault(place: str, address: str) -> Fault | None:
+    """Say what is wrong with the form of an address to connect to: here one host and one port are needed."""
+    if fault := bind_fault(place, address):
+        return fault
+    if any(not character.isprintable() for character in address):
+        return Fault(place, f"{shown(address)} has characters that cannot be printed", EXAMPLE)
+    if not address.startswith("tcp://"):
+        return None
+    port = address.rpartition(":")[2]
+    if tcp_host(address) == "*" or port == "*" or int(port) == 0:
+        return Fault(place, f"{shown(address)}: nobody can connect there", "say which host and which port")
+    return None
+
+
 def tcp_host(address: str) -> str | None:
     """Give the host of a TCP address, without the brackets around an IPv6 one; None for other transports."""
     if not address.startswith("tcp://"):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import zmq
 
+from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import FULL, RETRY_AFTER, Outbox
+from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
 from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.io.clock import SteadyClock
@@ -23,7 +24,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Frames, Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Event, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -39,10 +40,29 @@ class Station:
 
     seat: Seat
     outbox: Outbox
+    connections: Connections
     sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
+
+    def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
+        """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
+        opened = self.sockets.get(effect.socket)
+        if opened is None:
+            return CLOSED
+        if isinstance(effect, Connect):
+            reason = opened.connect(effect)
+            if reason:
+                self.connections.rest(effect.socket, effect.routing_id, now)
+            else:
+                self.connections.connected(effect)
+            return reason
+        reason = opened.disconnect(effect)
+        if not reason and (routing_id := self.connections.disconnected(effect, now)):
+            waiting = self.outbox.give_up(effect.socket, routing_id)
+            given_up += [SendFailure(*send, GONE) for send in waiting]
+        return reason
 
     def close(self) -> None:
         """Close all its sockets."""
@@ -84,6 +104,9 @@ class Loop:
         """Stations whose services have as many jobs in flight as they may."""
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
+        self._observes_events = False
+        self._telling: list[Station] = []
+        """Stations whose services tell of events, while somebody observes them."""
         self._slow_after = self.limits.slow_call_ms / 1000
         self._stopping = False
         self._closed = False
@@ -96,7 +119,10 @@ class Loop:
     def add(self, seat: Seat) -> Station:
         """Open the sockets of a service and serve it from the next turn on; all of them, or none and an error."""
         routers = {name for name, endpoint in seat.service.endpoints.items() if endpoint.kind is SocketKind.ROUTER}
-        station = Station(seat, Outbox(routers, self.limits.outbox_bytes))
+        connections = Connections(
+            dict(seat.service.endpoints), insecure=self.settings.insecure, linger=self.settings.linger_ms / 1000
+        )
+        station = Station(seat, Outbox(routers, self.limits.outbox_bytes), connections)
         try:
             for name, endpoint in seat.service.endpoints.items():
                 opened = open_socket(self._context, endpoint, self.settings)
@@ -112,13 +138,22 @@ class Loop:
             seat.pass_in = self._pass_in
         self.stations.append(station)
         self._poller = None
+        if self._observes_events:
+            self._ask_for_events(station)
         return station
 
     def remove(self, station: Station) -> None:
         """Close the sockets of a service and forget it."""
         self.stations.remove(station)
+        self._telling = [other for other in self._telling if other is not station]
         station.close()
         self._poller = None
+
+    def observe_events(self) -> None:
+        """Have all services that tell of events do so, for the observers."""
+        self._observes_events = True
+        for station in self.stations:
+            self._ask_for_events(station)
 
     def call(self, function: Callable[[], None]) -> None:
         """Have ``function`` called on the loop's thread, soon. Any thread may use this."""
@@ -287,26 +322,37 @@ class Loop:
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
-        if self.observers and (received or sent or failed):
-            report = BatchReport(now, self.clock.now() - now, received, sent, failed)
+        events = self._take_events(now) if self._telling else ()
+        if self.observers and (received or sent or failed or events):
+            report = BatchReport(now, self.clock.now() - now, received, sent, failed, events)
             for observe in self.observers:
                 observe(report)
+
+    def _ask_for_events(self, station: Station) -> None:
+        if station.seat.observe_events(self.clock.now()):
+            self._telling.append(station)
+
+    def _take_events(self, now: float) -> list[tuple[str, Event]]:
+        return [
+            (station.seat.service.name, event) for station in self._telling for event in station.seat.take_events(now)
+        ]
 
     def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:
         """Send what a service returned, and what had to wait; give the number of messages sent, and what failed."""
         seat, outbox = station.seat, station.outbox
+        returned = seat.take_sends()
+        failures = self._connect(station, now) if seat.connections else []
         waited = len(outbox)
-        sends, refused = outbox.outgoing(seat.take_sends(), now)
+        sends, refused = outbox.outgoing(returned, now)
         errors = self.wire.send(station.ports, sends)
-        if not (waited or errors):  # as nearly always
+        if not (waited or errors or failures):  # as nearly always
             seat.sent(len(sends), (), now)
             return len(sends), []
         retried = waited if not outbox else 0  # those that waited are tried all together, and first
         kept_before = waited - retried
-        failures: list[SendFailure] = []
         if errors:
             refused += outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
-            failures = [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
+            failures += [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
         failures += [_failure(send, FULL) for send in refused]
         sent = len(sends) - len(errors)
         if seat.wants_delays and (outbox or retried):
@@ -315,6 +361,17 @@ class Loop:
             seat.delayed(outbox.kept(kept_before), left, now)
         seat.sent(sent + len(failures), failures, now)
         return sent, failures
+
+    def _connect(self, station: Station, now: float) -> list[SendFailure]:
+        """Make and end the connections that a service asked for; give the messages that have nobody to go to now."""
+        given_up: list[SendFailure] = []
+        for effect in station.seat.take_connections():
+            reason = station.connections.fault(effect, now)
+            if not reason and station.connections.changes(effect):
+                reason = station.change(effect, now, given_up)
+            if reason:
+                station.seat.refused(effect, reason, now)
+        return given_up
 
     def _pass_in(self, seat: SeatWithDoor, task: Frames, now: float) -> None:
         """Give a task to a service, and tell if that has held the loop for too long."""

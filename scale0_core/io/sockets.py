@@ -11,10 +11,11 @@ from pathlib import Path
 import attrs
 import zmq
 
+from scale0_core.broker.connections import ID_IN_USE
 from scale0_core.config.addresses import EXAMPLE, bind_fault, ipc_path, is_local
 from scale0_core.config.settings import WireSettings
 from scale0_core.errors import AddressError
-from scale0_core.service import Endpoint, SocketKind
+from scale0_core.service import Connect, Disconnect, Endpoint, SocketKind
 
 BACKLOG = 4096
 ROOT = 0
@@ -32,6 +33,28 @@ class OpenSocket:
     def addresses(self) -> tuple[str, ...]:
         """All its addresses, its own and those of others."""
         return (*self.bound, *self.connected)
+
+    def connect(self, effect: Connect) -> str:
+        """Connect it to one more address; give the reason if that cannot be."""
+        try:
+            if effect.routing_id:
+                if _has_peer(self.socket, effect.routing_id):
+                    return ID_IN_USE
+                self.socket.setsockopt(zmq.CONNECT_ROUTING_ID, effect.routing_id)
+            self.socket.connect(effect.address)
+        except zmq.ZMQError as error:
+            if effect.routing_id:
+                _use_up_routing_id(self.socket)
+            return _errno_name(error)
+        return ""
+
+    def disconnect(self, effect: Disconnect) -> str:
+        """End a connection; give the reason if that cannot be."""
+        try:
+            self.socket.disconnect(effect.address)
+        except zmq.ZMQError as error:
+            return "" if error.errno == errno.ENOENT else _errno_name(error)
+        return ""
 
     def close(self) -> None:
         """Close it and remove the files of the ipc addresses that are its own."""
@@ -60,6 +83,31 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
         OpenSocket(socket, tuple(bound)).close()
         raise
     return OpenSocket(socket, tuple(bound), endpoint.connect)
+
+
+def _has_peer(socket: zmq.Socket[bytes], routing_id: bytes) -> bool:
+    """Tell whether a ROUTER has a peer of that name, which then gets an empty message.
+
+    libzmq ends the process when a name is used twice, and has no other way to ask. A ROUTER that was made not to tell
+    of peers that are gone (``ROUTER_MANDATORY``) cannot tell here either, and is taken to have every peer.
+    """
+    try:
+        socket.send(routing_id, zmq.SNDMORE | zmq.DONTWAIT)
+        socket.send(b"", zmq.DONTWAIT)
+    except zmq.ZMQError as error:
+        return error.errno != zmq.EHOSTUNREACH
+    return True
+
+
+def _use_up_routing_id(socket: zmq.Socket[bytes]) -> None:
+    """Let a name go that was set and not used: libzmq would give it to the next connection, whichever that is."""
+    nobody = "inproc://scale0-nobody"
+    socket.connect(nobody)
+    socket.disconnect(nobody)
+
+
+def _errno_name(error: zmq.ZMQError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))
 
 
 def _options(endpoint: Endpoint, wire: WireSettings) -> Mapping[str, int | bytes]:

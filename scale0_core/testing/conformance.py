@@ -7,9 +7,10 @@ from random import Random
 
 import attrs
 
+from scale0_core.broker.connections import ID_IN_USE, NOT_LOCAL, Connections
 from scale0_core.broker.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
-from scale0_core.service import Frames, Job, JobResult, Send, Service, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
 from scale0_core.testing.contract import SENDS_ONLY, StrictSeat, endpoint_faults
 from scale0_core.testing.frames import show_frames
 from scale0_core.testing.fuzz import Fuzzer, Sample
@@ -61,8 +62,9 @@ def check_service(
     It gets ``messages`` messages: random frames, too few and too many, empty and huge ones, bytes that are not
     text, and mutations of ``samples``, each a ``(socket, frames)`` that the service understands. One without a
     single frame is among them: ZeroMQ would not deliver it, yet nothing should break on it. Meanwhile the clock
-    stands, moves and jumps; jobs end late and some fail; some sends are refused and their peers gone. The service
-    must never raise, send only what is well-formed to sockets it declared, and move its deadline on when called.
+    stands, moves and jumps; jobs end late and some fail; some sends are refused and their peers gone, and some
+    connections are refused. The service must never raise, send only what is well-formed to sockets it declared, and
+    move its deadline on when called.
 
     Raises a ConformanceError that names the seed, the message and its frames.
     """
@@ -75,6 +77,9 @@ def check_service(
 LOST_PEERS = 0.01
 """How often a connection is lost after a message."""
 
+REFUSED_CONNECTIONS = 0.1
+"""How often a connection that the service wants is refused."""
+
 
 class _Run:
     """One service under test: it is fed, its jobs and sends may fail, and the clock does what it likes."""
@@ -84,9 +89,12 @@ class _Run:
         self.random = Random(seed)  # noqa: S311  # a seed must give the same run
         self.endpoints = dict(service.endpoints)
         self.fuzzer = Fuzzer(self.random, self.endpoints, samples)
+        self.connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self.agenda = Agenda(START)
         self.seat = StrictSeat(service)
-        self.driver = Driver(self.seat, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs)
+        self.driver = Driver(
+            self.seat, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
+        )
         self.readable = [name for name, endpoint in self.endpoints.items() if endpoint.kind not in SENDS_ONLY]
         self.sockets_owing: set[str] = set()
         self.gone: set[bytes] = set()
@@ -192,6 +200,11 @@ class _Run:
             self.gone.add(bytes(frames[0]))
             self.fuzzer.retire(bytes(frames[0]))
         return reason
+
+    def connect(self, effect: Connect | Disconnect) -> str:
+        if isinstance(effect, Disconnect) or self.random.random() > REFUSED_CONNECTIONS:
+            return self.connections.fault(effect, self.agenda.now)
+        return self.random.choice((NOT_LOCAL, ID_IN_USE, "EINVAL"))
 
     def take_turn(self, socket: str, kind: SocketKind, *, relaxed: bool) -> None:
         may_send = (socket in self.sockets_owing) == (kind is SocketKind.REP)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.errors import ServiceFaultError
-from scale0_core.service import Effect, Endpoint, Frames, Job, Service, SocketKind
+from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, Job, Service, SocketKind
 
 RECEIVES_ONLY = frozenset({SocketKind.SUB, SocketKind.PULL})
 SENDS_ONLY = frozenset({SocketKind.PUB, SocketKind.PUSH})
@@ -39,6 +39,9 @@ class StrictSeat(Seat):
         for effect in effects:
             if isinstance(effect, Job):
                 self._insist_on_job(effect)
+            elif isinstance(effect, Connect | Disconnect):
+                self._insist_on_connection(effect)
+                self.sends.append(cast("Any", effect))  # sorted out in ``take_sends``
             elif fault := send_fault(effect, self._endpoints):
                 raise ServiceFaultError(f"service {self.service.name} returned {_shortened(effect)}", fault)
             else:
@@ -51,6 +54,21 @@ class StrictSeat(Seat):
         if not callable(job.function):
             raise ServiceFaultError(what, f"its function is {job.function!r}")
         self.jobs.add(job)
+
+    def _insist_on_connection(self, effect: Connect | Disconnect) -> None:
+        """Insist on the form. Addresses come from peers, so a wrong one is no fault: ``on_refused`` is for that."""
+        what = f"service {self.service.name} returned {_shortened(effect)}"
+        socket: Any = effect.socket
+        address: Any = effect.address
+        routing_id: Any = effect.routing_id if isinstance(effect, Connect) else b""
+        if self._sends_alone:
+            raise ServiceFaultError(what, "it has no on_refused to take it back")
+        if not isinstance(socket, str) or socket not in self._endpoints:
+            raise ServiceFaultError(what, f"no such socket; declared are {', '.join(map(repr, self._endpoints))}")
+        if not isinstance(address, str) or not isinstance(routing_id, bytes):
+            raise ServiceFaultError(what, "an address is a text, a routing id bytes")
+        if routing_id and self._endpoints[socket].kind is not SocketKind.ROUTER:
+            raise ServiceFaultError(what, "only on a ROUTER peers have routing ids")
 
     def _failed(self, where: str, error: BaseException, now: float) -> NoReturn:
         self.counts.errors += 1

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import EllipsisType
 
 from scale0_core.broker.jobs import run_batch
-from scale0_core.service import Frames, Job, JobResult, Send, Service, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
 from scale0_core.testing.contract import StrictSeat
 from scale0_core.testing.frames import Text, as_delivered, as_frames, show_frames
 from scale0_core.testing.virtual import Agenda, Driver
@@ -34,12 +34,18 @@ class Script:
         self.service = service
         self.sent: list[Send] = []
         self._endpoints = dict(service.endpoints)
-        self._unexpected: deque[Send] = deque()
+        self._unexpected: deque[Send | Connect | Disconnect] = deque()
+        self._refused_addresses: dict[str, str] = {}
         self._refused: dict[tuple[str, bytes], str] = {}
         self._job_errors: deque[Exception] = deque()
         self._agenda = Agenda(start)
         self._driver = Driver(
-            StrictSeat(service), self._agenda, self._send, job_delay=lambda: job_delay, run=self._run_jobs
+            StrictSeat(service),
+            self._agenda,
+            self._send,
+            job_delay=lambda: job_delay,
+            run=self._run_jobs,
+            connect=self._connect,
         )
         self._driver.settle()
         self._agenda.advance(start)
@@ -65,16 +71,23 @@ class Script:
         self._declared(socket)
         wanted = tuple(frame.encode() if isinstance(frame, str) else frame for frame in frames)
         sent = self._unexpected[0] if self._unexpected else None
-        if sent is None or sent[0] != socket or not _matches(sent[1], wanted):
-            instead = f"sent was {_show(sent)}" if sent else "nothing was sent"
-            raise AssertionError(f"expected on {_show((socket, wanted))}\nbut {instead} (time {self.now})")
+        if not isinstance(sent, tuple) or sent[0] != socket or not _matches(sent[1], wanted):
+            raise AssertionError(f"expected on {_show((socket, wanted))}\nbut {self._instead()}")
         self._unexpected.popleft()
         return sent[1]
+
+    def expect_connect(self, socket: str, address: str, routing_id: Text = b"") -> None:
+        """Insist that the service connected a socket next; connections come before the sends of the same turn."""
+        self._expect_connection(Connect(socket, address, _encoded(routing_id)))
+
+    def expect_disconnect(self, socket: str, address: str) -> None:
+        """Insist that the service ended a connection next."""
+        self._expect_connection(Disconnect(socket, address))
 
     def expect_nothing(self) -> None:
         """Insist that nothing was sent beyond what was expected already."""
         if self._unexpected:
-            sent = "\n  ".join(_show(send) for send in self._unexpected)
+            sent = "\n  ".join(map(_show, self._unexpected))
             raise AssertionError(f"expected nothing, but sent was (time {self.now})\n  {sent}")
 
     def sleep(self, seconds: float) -> None:
@@ -91,6 +104,10 @@ class Script:
         """Let every following send to that peer fail; without a routing id, every send on that socket."""
         self._declared(socket)
         self._refused[socket, _encoded(routing_id)] = reason
+
+    def refuse_connect(self, address: str, reason: str = "not local") -> None:
+        """Let every following connection to an address be refused; it is not expected then, as it is not made."""
+        self._refused_addresses[address] = reason
 
     def lose_peer(self, socket: str) -> None:
         """Tell the service that a connection of a socket was lost; ``refuse`` says which peer cannot be reached."""
@@ -110,6 +127,22 @@ class Script:
         if socket not in self._endpoints:
             declared = ", ".join(map(repr, self._endpoints))
             raise AssertionError(f"service {self.service.name} has no socket {socket!r}; it has {declared}")
+
+    def _expect_connection(self, wanted: Connect | Disconnect) -> None:
+        self._declared(wanted.socket)
+        if not self._unexpected or self._unexpected[0] != wanted:
+            raise AssertionError(f"expected {_show(wanted)}\nbut {self._instead()}")
+        self._unexpected.popleft()
+
+    def _instead(self) -> str:
+        instead = f"sent was {_show(self._unexpected[0])}" if self._unexpected else "nothing was sent"
+        return f"{instead} (time {self.now})"
+
+    def _connect(self, effect: Connect | Disconnect) -> str:
+        reason = self._refused_addresses.get(effect.address, "") if isinstance(effect, Connect) else ""
+        if not reason:
+            self._unexpected.append(effect)
+        return reason
 
     def _send(self, send: Send) -> str:
         socket, frames = send
@@ -137,5 +170,7 @@ def _matches(came: Frames, wanted: tuple[bytes | EllipsisType, ...]) -> bool:
     return len(came) == len(wanted) and all(w is ... or w == c for c, w in zip(came, wanted, strict=True))
 
 
-def _show(send: tuple[str, Sequence[object]]) -> str:
+def _show(send: tuple[str, Sequence[object]] | Connect | Disconnect) -> str:
+    if not isinstance(send, tuple):
+        return repr(send)
     return f"{send[0]!r}: {show_frames(send[1])}"

@@ -32,11 +32,12 @@ class SimFailure(AssertionError):  # noqa: N818  # as pytest's Failed: what fail
 
 @attrs.define(eq=False)
 class _Connector:
-    """One address that a socket connects to, for as long as its node is up."""
+    """One address that a socket connects to, for as long as its node is up or until it disconnects."""
 
     node: SimNode
     socket: SimSocket
     address: str
+    routing_id: bytes = b""
     link: Link | None = None
     trying: bool = False
 
@@ -237,6 +238,23 @@ class SimNetwork:
         for host in node.hosts:
             host.begin()
 
+    def change(self, node: SimNode, socket: SimSocket, address: str, routing_id: bytes, connect: bool) -> str:
+        """Connect a socket to an address, or end that connection; say why not, if so. For nodes."""
+        self._carrier.note("change", node.name, socket.name, address, connect)
+        if connect:
+            if reason := socket.connect(address, routing_id):
+                return reason
+            self._connectors.append(_Connector(node, socket, address, routing_id))
+            self._connect_all()
+            return ""
+        for connector in [c for c in self._connectors if c.socket is socket and c.address == address]:
+            self._connectors.remove(connector)
+            if connector.link is not None:
+                self._cut(connector.link, "disconnected", self._carrier.duration(self.weather.delay))
+                socket.detach(connector.link.forward, connector.link.backward)  # this end knows at once
+        socket.disconnect(address, routing_id)
+        return ""
+
     def _connect_all(self) -> None:
         """Try, soon, all connections that are missing: something has changed that may let them succeed."""
         for connector in self._connectors:
@@ -248,15 +266,16 @@ class SimNetwork:
     def _connect(self, connector: _Connector) -> None:
         connector.trying = False
         binder = self._binders.get(connector.address)
-        if binder is None or not connector.socket.open or self._parted(connector.node, binder[0]):
+        if binder is None or connector not in self._connectors or self._parted(connector.node, binder[0]):
             return
         node, socket = binder
         if socket.endpoint.kind not in PARTNERS[connector.socket.endpoint.kind]:
             kinds = f"{connector.socket.endpoint.kind.value} cannot talk to {socket.endpoint.kind.value}"
             raise ValueError(f"{kinds} at {connector.address}")
         forward = Pipe(connector.socket, socket, self._routing_id(connector.socket))
-        backward = Pipe(socket, connector.socket, self._routing_id(socket))
-        if socket.accepts(forward.routing_id) and connector.socket.accepts(backward.routing_id):
+        backward = Pipe(socket, connector.socket, connector.routing_id or self._routing_id(socket))
+        named = bool(connector.routing_id)
+        if socket.accepts(forward.routing_id) and (named or connector.socket.accepts(backward.routing_id)):
             connector.link = Link(forward, backward)
             self._links.append((connector.link, connector, node))
             self._carrier.note("connect", connector.node.name, node.name, forward.routing_id)
@@ -281,7 +300,7 @@ class SimNetwork:
             self._links.remove(entry)
             entry[1].link = None
         for pipe in (link.forward, link.backward):
-            if pipe.sender.open:
+            if pipe.sender.open and pipe in pipe.sender.pipes:
                 pipe.sender.detach(pipe, link.opposite(pipe))
                 if pipe.sender.endpoint.watch_peers:
                     pipe.sender.on_lost()

@@ -8,9 +8,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
+from scale0_core.broker.connections import Connections
 from scale0_core.broker.jobs import run_batch
 from scale0_core.broker.seat import MALFORMED, Seat, SeatLimits
-from scale0_core.service import Job, JobResult, Send, Service
+from scale0_core.service import Connect, Disconnect, Job, JobResult, Send, Service
 from scale0_core.testing.contract import StrictSeat, send_fault
 from scale0_core.testing.frames import as_delivered
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Factory: TypeAlias = Callable[["SimNode"], Iterable[Service]]
 """Makes the services of a node, anew at each start. What outlives a crash, they find on ``node.disk``."""
+
+Change: TypeAlias = Callable[[SimSocket, str, bytes, bool], str]
+"""Makes (True) or ends (False) the connection of a socket to an address, under a routing id; says why not, if so."""
 
 
 class SimNode:
@@ -71,7 +75,8 @@ class SimNode:
         self.starts += 1
         make_seat = StrictSeat if self._strict else Seat
         self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name) for service in self._factory(self)
+            Host(make_seat(service, limits=self._limits), self._carrier, self.name, partial(self.net.change, self))
+            for service in self._factory(self)
         ]
 
     def crash(self) -> None:
@@ -99,7 +104,7 @@ class SimNode:
 class Host:
     """One service of a node, between its seat and its sockets."""
 
-    def __init__(self, seat: Seat, carrier: Carrier, node: str) -> None:
+    def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
         self.seat = seat
         self.node = node
         self.endpoints = dict(seat.service.endpoints)
@@ -109,6 +114,8 @@ class Host:
         for name, socket in self.sockets.items():
             socket.on_lost = partial(self.peer_lost, name)
         self._carrier = carrier
+        self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
+        self._change = change
         self._draining = False
         self._lost: list[str] = []
         self._driver = Driver(
@@ -118,6 +125,7 @@ class Host:
             job_delay=lambda: carrier.duration(carrier.weather.job_delay),
             run=self._run_jobs,
             settled=self.drain,
+            connect=self._connect,
         )
 
     def begin(self) -> None:
@@ -185,6 +193,20 @@ class Host:
             reason = self.sockets[name].send(tuple(f if type(f) is bytes else bytes(f) for f in frames))
         if reason:
             carrier.drop(reason)
+        return reason
+
+    def _connect(self, effect: Connect | Disconnect) -> str:
+        now = self._carrier.agenda.now
+        reason = self._connections.fault(effect, now)
+        if reason or not self._connections.changes(effect):
+            return reason
+        socket = self.sockets[effect.socket]
+        if isinstance(effect, Disconnect):
+            self._change(socket, effect.address, self._connections.disconnected(effect, now), False)
+            return ""
+        reason = self._change(socket, effect.address, effect.routing_id, True)
+        if not reason:
+            self._connections.connected(effect)
         return reason
 
     def _run_jobs(self, batch: Sequence[Job]) -> list[JobResult]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from scale0_core.broker.connections import ID_IN_USE
 from scale0_core.service import Endpoint, Frames, SocketKind
 from scale0_core.testing.simlink import Carrier, Pipe
 
@@ -41,6 +42,7 @@ class SimSocket:
         self.pipes: list[Pipe] = []
         self.inbox: deque[tuple[Pipe | None, Frames]] = deque()
         self.backlog: deque[Frames] = deque()
+        self.connects = set(endpoint.connect)
         self.open = True
         self.on_lost: Callable[[], None] = lambda: None
         self._wake = wake
@@ -66,6 +68,18 @@ class SimSocket:
     def detach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Let go of a connection that has broken."""
         self.pipes.remove(outgoing)
+
+    def connect(self, address: str, routing_id: bytes) -> str:
+        """Get ready for a connection to be made, and say why not if it cannot be."""
+        self.connects.add(address)
+        return ""
+
+    def disconnect(self, address: str, routing_id: bytes) -> None:
+        """Give up a connection, and what waits for it."""
+        self.connects.discard(address)
+        if not self.connects:
+            self.carrier.drop("disconnected", len(self.backlog))
+            self.backlog.clear()
 
     def send(self, frames: Frames) -> str:
         """Send a message, and say why it failed if it did."""
@@ -111,15 +125,33 @@ class RouterSocket(SimSocket):
     def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.peers: dict[bytes, Pipe] = {}
+        self.named: set[bytes] = set()
+        """Routing ids that the service gave; what is sent to these waits until the peer is there."""
 
     def accepts(self, routing_id: bytes) -> bool:
         """Take every peer whose id is not taken; a second one must wait until the first is gone."""
-        return routing_id not in self.peers
+        return routing_id not in self.peers and routing_id not in self.named
+
+    def connect(self, address: str, routing_id: bytes) -> str:
+        """Keep the routing id for the peer to come."""
+        if not routing_id:
+            return super().connect(address, routing_id)
+        if not self.accepts(routing_id):
+            return ID_IN_USE
+        self.named.add(routing_id)
+        return super().connect(address, routing_id)
+
+    def disconnect(self, address: str, routing_id: bytes) -> None:
+        """Give up a connection, and what waits for it."""
+        self.connects.discard(address)
+        self.named.discard(routing_id)
+        self._take_waiting(routing_id, lambda frames: self.carrier.drop("disconnected"))
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Learn the peer's routing id."""
         super().attach(outgoing, incoming)
         self.peers[incoming.routing_id] = outgoing
+        self._take_waiting(incoming.routing_id, lambda frames: self.carrier.carry(outgoing, frames[1:]))
 
     def detach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Forget the peer's routing id."""
@@ -130,11 +162,23 @@ class RouterSocket(SimSocket):
         """Send to the peer named by the first frame."""
         pipe = self.peers.get(frames[0])
         if pipe is None:
-            return "EHOSTUNREACH"
+            return self._wait(frames) if frames[0] in self.named else "EHOSTUNREACH"
         if pipe.full:
             return "EAGAIN"
         self.carrier.carry(pipe, frames[1:])
         return DELIVERED
+
+    def _wait(self, frames: Frames) -> str:
+        limit = self.endpoint.high_water
+        if limit and sum(waiting[0] == frames[0] for waiting in self.backlog) >= limit:
+            return "EAGAIN"
+        self.backlog.append(frames)
+        return DELIVERED
+
+    def _take_waiting(self, routing_id: bytes, take: Callable[[Frames], None]) -> None:
+        for frames in [frames for frames in self.backlog if frames[0] == routing_id]:
+            self.backlog.remove(frames)
+            take(frames)
 
     def unwrap(self, pipe: Pipe, frames: Frames) -> Frames:
         """Put the routing id before the message."""
@@ -159,7 +203,7 @@ class RoundRobinSocket(SimSocket):
                 return DELIVERED
         limit = self.endpoint.high_water
         # a socket that only binds has no pipe before somebody connects, and so nowhere to keep a message
-        if self.pipes or not self.endpoint.connect or (limit and len(self.backlog) >= limit):
+        if self.pipes or not self.connects or (limit and len(self.backlog) >= limit):
             return "EAGAIN"
         self.backlog.append(frames)
         return DELIVERED

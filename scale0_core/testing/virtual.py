@@ -13,7 +13,7 @@ from typing import TypeAlias
 from scale0_core.broker.jobs import run_batch
 from scale0_core.broker.seat import Seat
 from scale0_core.errors import ServiceFaultError
-from scale0_core.service import Frames, Job, JobResult, Send, SendFailure
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure
 
 Action: TypeAlias = Callable[[], object]
 
@@ -67,7 +67,8 @@ class Driver:
     """Runs one service on virtual time.
 
     ``send`` takes one message and returns why it failed, or an empty text. ``settled`` is called whenever the
-    service has come to rest. ``run`` runs a batch of jobs, ``job_delay`` seconds after it could start.
+    service has come to rest. ``connect`` makes or ends a connection and returns why not, if so.
+    ``run`` runs a batch of jobs, ``job_delay`` seconds after it could start.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Driver:
         job_delay: Callable[[], float] = float,
         run: Callable[[Sequence[Job]], list[JobResult]] = run_batch,
         settled: Action = bool,
+        connect: Callable[[Connect | Disconnect], str] = lambda effect: "",
     ) -> None:
         self.seat = seat
         self.agenda = agenda
@@ -91,6 +93,7 @@ class Driver:
         self._job_delay = job_delay
         self._run = run
         self._settled = settled
+        self._connect = connect
         self._due: float | None = None
         self._held_back: list[int] = []
 
@@ -120,6 +123,9 @@ class Driver:
                     f"service {seat.service.name} answers undelivered sends with sends, without end"
                 )
             sends = seat.take_sends()
+            for effect in seat.take_connections():
+                if reason := self._connect(effect):
+                    seat.refused(effect, reason, now)
             failures = [failure for failure in map(self._send_one, sends) if failure is not None]
             seat.sent(len(sends), failures, now)
         while (batch := seat.jobs.take()) is not None:

@@ -40,7 +40,16 @@ class Song:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as JSON's types."""
-        return attrs.asdict(self)
+        return {
+            "name": self.name,
+            "size": self.size,
+            "sha256": self.sha256,
+            "title": self.title,
+            "artist": self.artist,
+            "album": self.album,
+            "duration": self.duration,
+            "replica": self.replica,
+        }
 
     @classmethod
     def from_json(cls, value: object) -> Song:
@@ -72,7 +81,7 @@ class Holder:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as JSON's types."""
-        return attrs.asdict(self)
+        return {"endpoint": self.endpoint, "load": self.load, "hops": self.hops, "replica": self.replica}
 
     @classmethod
     def from_json(cls, value: object) -> Holder:
@@ -151,9 +160,18 @@ def table_of(value: object) -> Mapping[str, Any]:
 def text_of(table: Mapping[str, Any], key: str, default: str | None = None, *, most: int = MAX_TEXT) -> str:
     """Read a text."""
     value = table.get(key, default)
-    if not isinstance(value, str) or len(value) > most:
+    if not isinstance(value, str) or len(value) > most or not (value.isascii() or _is_unicode(value)):
         raise MalformedError(f"{key} is a text of at most {most} characters")
     return value
+
+
+def _is_unicode(value: str) -> bool:
+    """Tell whether a text can be written again: JSON can say halves of surrogate pairs, UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def endpoint_of(table: Mapping[str, Any], key: str, default: str | None = None) -> str:

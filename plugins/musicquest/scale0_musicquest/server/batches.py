@@ -1,0 +1,96 @@
+"""What neighbours say to each other in the extended form, many searches and answers to a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from scale0_musicquest import wire
+from scale0_musicquest.songs import MAX_HITS, Hit, MalformedError, Query, items_of
+
+MAX_BATCH = 10_000
+MAX_UUID = 64
+MAX_HOPS = 1_000
+MAX_WAIT_MS = 600_000
+
+
+class AskedSearch(NamedTuple):
+    """A search as a neighbour passes it on."""
+
+    uuid: str
+    query: Query
+    left_ms: int
+    hops: int
+
+
+class FoundSongs(NamedTuple):
+    """A neighbour's answer to a search."""
+
+    uuid: str
+    hits: list[Hit]
+    complete: bool
+
+
+def read_searches(frame: bytes) -> list[AskedSearch]:
+    """Read the searches of a message."""
+    return items_of(wire.from_json(frame), _read_search, most=MAX_BATCH)
+
+
+def read_found(frame: bytes) -> list[FoundSongs]:
+    """Read the answers of a message."""
+    return items_of(wire.from_json(frame), _read_found, most=MAX_BATCH)
+
+
+def search_item(uuid: str, query: Query, left_ms: int, hops: int) -> list[Any]:
+    """Give a search as JSON's types."""
+    return [uuid, {"name": query.name} if query.name else query.to_json(), left_ms, hops]
+
+
+def found_item(uuid: str, hits: Sequence[Hit], complete: bool) -> list[Any]:
+    """Give an answer as JSON's types."""
+    return [uuid, [hit.to_json() for hit in hits], complete]
+
+
+def pack(items: list[Any], limit: int = wire.MAX_JSON) -> list[bytes]:
+    """Write items into as few frames as they fit in; an answer that is too large by itself loses hits."""
+    whole = wire.to_json(items)
+    if len(whole) <= limit and len(items) <= MAX_BATCH:
+        return [whole]
+    if len(items) > 1:
+        half = len(items) // 2
+        return pack(items[:half], limit) + pack(items[half:], limit)
+    uuid, hits, _ = items[0]
+    return pack([[uuid, hits[: len(hits) // 2], False]], limit)
+
+
+def is_uuid(uuid: object) -> bool:
+    """Tell whether this may name a search."""
+    return type(uuid) is str and 0 < len(uuid) <= MAX_UUID and uuid.isascii()
+
+
+def _read_search(item: object) -> AskedSearch:
+    if type(item) is not list or len(item) != 4:
+        raise MalformedError("a search is uuid, query, milliseconds left, hops")
+    uuid, query, left, hops = item
+    if not is_uuid(uuid):
+        raise MalformedError("a search has a uuid of ASCII characters")
+    if type(left) is not int or type(hops) is not int or not (0 <= left <= MAX_WAIT_MS and 0 <= hops <= MAX_HOPS):
+        raise MalformedError("a search has milliseconds left and hops")
+    # nearly all are for one name, and many for the same
+    exact = type(query) is dict and len(query) == 1 and type(query.get("name")) is str
+    return AskedSearch(uuid, _exact(query["name"]) if exact else Query.from_json(query), left, hops)
+
+
+@lru_cache(4096)
+def _exact(name: str) -> Query:
+    return Query.from_json({"name": name})
+
+
+def _read_found(item: object) -> FoundSongs:
+    if type(item) is not list or len(item) != 3:
+        raise MalformedError("an answer is uuid, hits, complete")
+    uuid, hits, complete = item
+    if not is_uuid(uuid) or type(complete) is not bool or type(hits) is not list:
+        raise MalformedError("an answer is uuid, hits, complete")
+    return FoundSongs(uuid, items_of(hits, Hit.from_json, most=MAX_HITS) if hits else [], complete)

@@ -1,0 +1,257 @@
+"""Clients, and the songs that they are sent. Every read is a job; clients take turns.
+
+A client's requests wait in its queue. One job at a time reads for a client, several of its requests when these have
+come meanwhile; so one client can have all that the disk gives, and many share it evenly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import attrs
+
+from scale0_core.api import Effect, Frames, Job, JobResult, get_logger
+from scale0_musicquest import wire
+from scale0_musicquest.files import SongMissingError
+from scale0_musicquest.library import Library
+from scale0_musicquest.names import read_name
+from scale0_musicquest.server.settings import MAX_CHUNK, MusicServerSettings
+from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.songs import MalformedError, Song
+
+LOG = get_logger("plugin.musicquest-server")
+
+SOCKET = "clients"
+MOST_READS = 128
+"""Jobs at a time; other clients wait their turn."""
+READ_AHEAD_BYTES = 1024 * 1024
+"""How much one job reads, if a client has asked for as much."""
+MOST_FOLLOWED = 64
+"""Downloads of one client that are followed to their end."""
+
+
+class Source(NamedTuple):
+    """Where songs come from: what is there, and the folder, which is read in jobs."""
+
+    library: Library
+    shelf: Shelf
+    adverts: bool = False
+
+
+class Fetch(NamedTuple):
+    """A part of a song that a client has asked for."""
+
+    message: wire.Message
+    source: Source
+    song: Song
+    offset: int
+    size: int
+
+
+@attrs.define(eq=False)
+class Client:
+    """A peer of the socket for clients."""
+
+    peer: bytes
+    heard: float
+    waiting: deque[Fetch] = attrs.field(factory=deque)
+    reading: int = 0
+    downloads: dict[str, int] = attrs.field(factory=dict)
+    """Bytes sent of songs that are not whole yet."""
+
+
+@attrs.define
+class Counts:
+    """What was sent."""
+
+    downloads: int = 0
+    whole: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    missing: int = 0
+    refused: int = 0
+    failed: int = 0
+
+
+class Downloaded(NamedTuple):
+    """A download that has ended."""
+
+    name: str
+    bytes: int
+    complete: bool
+
+
+class Uploads:
+    """The clients, counted from their first message until they leave or fall silent, and what they fetch."""
+
+    def __init__(
+        self,
+        settings: MusicServerSettings,
+        started: Callable[[Song, float], list[Effect]],
+        ended: Callable[[Downloaded], None],
+    ) -> None:
+        self.counts = Counts()
+        self.clients: dict[bytes, Client] = {}
+        self._settings = settings
+        self._started = started
+        self._ended = ended
+        self._turns: deque[Client] = deque()
+        self._jobs = 0
+        self._silence = settings.heartbeat * settings.liveness
+        self.due = float("inf")
+
+    @property
+    def load(self) -> float:
+        """How much there is to do, where 1 is what the server is made for."""
+        return round((len(self.clients) + self._jobs) / self._settings.capacity, 4)
+
+    def heard(self, peer: bytes, now: float) -> Client:
+        """Note that a client has said something."""
+        client = self.clients.get(peer)
+        if client is None:
+            client = self.clients[peer] = Client(peer, now)
+            self.due = min(self.due, now + self._silence)
+        client.heard = now
+        return client
+
+    def leave(self, peer: bytes) -> None:
+        """Forget a client, and what it waits for."""
+        client = self.clients.pop(peer, None)
+        if client is None:
+            return
+        client.waiting.clear()
+        for name, sent in client.downloads.items():
+            self._ended(Downloaded(name, sent, complete=False))
+        client.downloads.clear()
+
+    def on_deadline(self, now: float) -> None:
+        """Forget clients that have been silent for too long."""
+        if self.due > now:
+            return
+        silent = [
+            client.peer
+            for client in self.clients.values()
+            if now - client.heard >= self._silence and not client.waiting and not client.reading
+        ]
+        for peer in silent:
+            self.leave(peer)
+        self.due = now + self._settings.heartbeat if self.clients else float("inf")
+
+    # --- fetches ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, client: Client, message: wire.Message, source: Source, now: float) -> list[Effect]:
+        """Take a request for a part of a song: its name, an offset and a size; before these, the word ``adver``."""
+        if not 3 <= len(message.rest) <= 4:
+            raise MalformedError("fetch has a song, an offset and a size")
+        named, *place = message.rest[-3:]
+        offset, size = map(wire.read_number, place)
+        name = read_name(named)
+        song = source.library.get(name) if name is not None else None
+        if song is None:
+            return self._not_found(message, named)
+        effects: list[Effect] = []
+        if offset == 0 and not source.adverts:
+            self.counts.downloads += 1
+            effects = self._started(song, now)
+        fetch = Fetch(message, source, song, offset, min(size, MAX_CHUNK, max(0, song.size - offset)))
+        if not fetch.size:
+            return [*effects, *self._send(client, fetch, b"")]
+        return [*effects, *self._wait(client, fetch)]
+
+    def _wait(self, client: Client, fetch: Fetch) -> list[Effect]:
+        if len(client.waiting) + client.reading >= self._settings.credit:
+            self.counts.refused += 1
+            reason = f"at most {self._settings.credit} requests of a client may wait"
+            return [(SOCKET, wire.error(fetch.message, 429, reason))]
+        client.waiting.append(fetch)
+        if not client.reading and len(client.waiting) == 1:
+            self._turns.append(client)
+        return self._read()
+
+    def _read(self) -> list[Effect]:
+        """Have as many clients read for as may be."""
+        jobs: list[Effect] = []
+        while self._turns and self._jobs < MOST_READS:
+            client = self._turns.popleft()
+            batch = _next_batch(client.waiting)
+            if batch:
+                client.reading = len(batch)
+                self._jobs += 1
+                jobs.append(Job(("read", client.peer), _read_all, batch, token=partial(self._was_read, client, batch)))
+        return jobs
+
+    def _was_read(self, client: Client, batch: list[Fetch], result: JobResult, now: float) -> list[Effect]:
+        """Send what was read."""
+        self._jobs -= 1
+        client.reading = 0
+        parts = result.value if result.error is None else [result.error] * len(batch)
+        effects: list[Effect] = []
+        if self.clients.get(client.peer) is client:
+            for fetch, part in zip(batch, parts, strict=True):
+                effects += self._send(client, fetch, part)
+            if client.waiting:
+                self._turns.append(client)
+        return [*effects, *self._read()]
+
+    def _send(self, client: Client, fetch: Fetch, part: bytes | Exception) -> list[Effect]:
+        if isinstance(part, bytes):
+            self.counts.chunks += 1
+            self.counts.bytes += len(part)
+            if not fetch.source.adverts:
+                self._note_sent(client, fetch.song, fetch.offset, len(part))
+            return [self._data(fetch.message, fetch.offset, part)]
+        if isinstance(part, SongMissingError):
+            return self._not_found(fetch.message, fetch.song.name.encode())
+        self.counts.failed += 1
+        LOG.error("a song cannot be read", song=fetch.song.name, error=str(part))
+        return [(SOCKET, wire.error(fetch.message, 503, "the song cannot be read just now"))]
+
+    def _data(self, message: wire.Message, offset: int, part: bytes) -> Effect:
+        if message.extended:
+            return SOCKET, (*message.envelope, wire.HEADER, wire.DATA, message.tag, wire.number(offset), part)
+        return SOCKET, (*message.envelope, part)
+
+    def _not_found(self, message: wire.Message, name: bytes) -> list[Effect]:
+        self.counts.missing += 1
+        frames: Frames = (*message.envelope, wire.NOT_FOUND)
+        return [(SOCKET, wire.answer(message, wire.NOT_FOUND, bytes(name)) if message.extended else frames)]
+
+    def _note_sent(self, client: Client, song: Song, offset: int, size: int) -> None:
+        """Follow a download to its end."""
+        downloads = client.downloads
+        if offset == 0 and song.name not in downloads and len(downloads) >= MOST_FOLLOWED:
+            name, sent = next(iter(downloads.items()))
+            del downloads[name]
+            self._ended(Downloaded(name, sent, complete=False))
+        if offset != 0 and song.name not in downloads:
+            return
+        sent = downloads[song.name] = downloads.get(song.name, 0) + size
+        if sent >= song.size:
+            del downloads[song.name]
+            self.counts.whole += 1
+            self._ended(Downloaded(song.name, sent, complete=True))
+
+
+def _next_batch(waiting: deque[Fetch]) -> list[Fetch]:
+    batch: list[Fetch] = []
+    size = 0
+    while waiting and (not batch or size + waiting[0].size <= READ_AHEAD_BYTES):
+        size += waiting[0].size
+        batch.append(waiting.popleft())
+    return batch
+
+
+def _read_all(batch: list[Fetch]) -> list[bytes | Exception]:
+    """Read several parts, on a thread; one that cannot be read does not keep the others."""
+    return list(_each(batch))
+
+
+def _each(batch: list[Fetch]) -> Iterator[bytes | Exception]:
+    for fetch in batch:
+        try:
+            yield fetch.source.shelf.read(fetch.song.name, fetch.offset, fetch.size)
+        except Exception as error:
+            yield error

@@ -61,10 +61,12 @@ def scale0_started(broker: RunningBroker) -> None:
 def scale0_batch(report: BatchReport) -> None:
     """Observe what one turn of the loop did.
 
-    :param report: the time, how long the turn took, messages received by service, messages sent, sends that failed.
+    :param report: the time, how long the turn took, messages received by service, messages sent, sends that failed,
+        and what services told of (``EventSource``). They are asked for events only if a loaded plugin that has this
+        hook says ``observes_events`` in its ``PluginInfo``; otherwise there are none, at no cost.
 
-    When it is called: after each turn of the loop in which messages were received or sent, on the loop's thread: be
-    quick, or hand the report to a thread of your own.
+    When it is called: after each turn of the loop in which messages were received or sent, or something happened that
+    a service told of, on the loop's thread: be quick, or hand the report to a thread of your own.
     Order: the order of names in ``broker.plugins``, the core's own first.
     """
 

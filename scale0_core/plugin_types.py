@@ -9,7 +9,7 @@ import attrs
 
 from scale0_core.broker.registry import Registry
 from scale0_core.broker.seat import SeatCounts
-from scale0_core.service import SendFailure
+from scale0_core.service import Event, SendFailure
 
 API_VERSION = 1
 """Grows by one when plugins written for the version before would no longer work."""
@@ -24,6 +24,8 @@ class PluginInfo:
     """The lowest and the highest API_VERSION that the plugin works with. It has no default: a plugin must know."""
     settings: type | None = None
     safe_by_default: bool = False
+    observes_events: bool = False
+    """Whether ``scale0_batch`` of this plugin wants the events of services; if no plugin does, none are made."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,3 +60,5 @@ class BatchReport(NamedTuple):
     received: Mapping[str, int]
     sent: int
     failed: Sequence[tuple[str, SendFailure]]
+    events: Sequence[tuple[str, Event]] = ()
+    """The names of services, and what happened there, in order for each; empty if no plugin observes events."""

@@ -190,6 +190,11 @@ class PluginSet:
         observing = [(name, found[name]) for name in self.plugins if name in found]
         return [BatchObserver(name, impl.function, tuple(impl.argnames)) for name, impl in observing]
 
+    @property
+    def observes_events(self) -> bool:
+        """Whether a plugin that implements ``scale0_batch`` wants the events of services."""
+        return any(self.plugins[observer.name].info.observes_events for observer in self.batch_observers())
+
     def _call_each(self, hook: str, **arguments: object) -> None:
         for name in self.plugins:
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import threading
 import types
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,16 @@ import pytest
 import zmq
 
 from scale0_core import hookspecs
-from scale0_core.api import BatchReport, BrokerContext, Endpoint, PluginInfo, RunningBroker, hookimpl
+from scale0_core.api import (
+    BatchReport,
+    BrokerContext,
+    Endpoint,
+    Event,
+    EventSource,
+    PluginInfo,
+    RunningBroker,
+    hookimpl,
+)
 from scale0_core.broker.reporter import Reporter
 from scale0_core.plugins import PluginSet, installed_plugins
 
@@ -143,6 +153,27 @@ class Plugin:
     def got(self, hook: str) -> list[Any]:
         return [argument for name, argument in self.calls if name == hook]
 
+    def events(self) -> list[Any]:
+        return [told for report in self.got("scale0_batch") for told in report.events]
+
+
+class Reports:
+    """A plugin that keeps reports and does not ask for events."""
+
+    def __init__(self) -> None:
+        self.reports: list[BatchReport] = []
+        self.rested = threading.Event()
+
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        return INFO
+
+    @hookimpl
+    def scale0_batch(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if any(event.kind == "rested" for _, event in report.events):
+            self.rested.set()
+
 
 def doubled(address: str, body: bytes) -> bytes:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
@@ -202,6 +233,84 @@ def test_hook_scale0_batch(plugin: Plugin):
     assert [failure for report in reports for failure in report.failed] == []
     assert all(report.seconds >= 0 for report in reports)
     assert sorted(report.now for report in reports) == [report.now for report in reports]
+
+
+class Telling(Doubler):
+    """Tells of each message, and of each deadline: there is one, a moment after a message."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.events: list[Event] | None = None
+        self.due: float | None = None
+
+    def receive(self, socket: str, frames: Any, now: float) -> Any:
+        self.due = now + 0.01
+        self._tell("doubled", len(frames[1]))
+        return super().receive(socket, frames, now)
+
+    def next_deadline(self) -> float | None:
+        return self.due
+
+    def on_deadline(self, now: float) -> Any:
+        self.due = None
+        self._tell("rested", 0)
+        return ()
+
+    def _tell(self, kind: str, size: int) -> None:
+        if self.events is not None:
+            self.events.append(Event(kind, {"bytes": size}))
+
+
+class TellingPlugin(Plugin):
+    """Hosts a service that tells of events, and perhaps observes them."""
+
+    def __init__(self, observes: bool) -> None:
+        super().__init__()
+        self.info = PluginInfo(summary="made in a test", api=(1, 1), observes_events=observes)  # type: ignore[misc]
+
+    @hookimpl
+    def scale0_services(self, settings: Any, context: BrokerContext) -> list[Any]:
+        self.service = Telling(context.address("ipc://{runtime}/doubler"))
+        return [self.service]
+
+
+@pytest.mark.parametrize("wire", ["auto", "pure"])
+def test_events_reach_a_plugin_that_observes_them(scale0_broker: Any, wire: str):
+    plugin, other = TellingPlugin(observes=True), Reports()
+    broker = scale0_broker.in_thread(
+        modules={"telling": plugin, "other": other}, settings={"wire": {"implementation": wire}}
+    )
+    assert isinstance(plugin.service, EventSource)
+    assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
+    assert other.rested.wait(30)
+    broker.stop()
+    expected = [("doubler", Event("doubled", {"bytes": 2})), ("doubler", Event("rested", {"bytes": 0}))]
+    assert plugin.events() == expected
+    assert [told for report in other.reports for told in report.events] == expected
+    alone = [report for report in plugin.got("scale0_batch") if report.events == expected[1:]]
+    assert [(report.received, report.sent, report.failed) for report in alone] == [({}, 0, [])]
+    assert plugin.service.events == []
+
+
+def test_no_events_are_made_while_nobody_observes(scale0_broker: Any):
+    plugin = TellingPlugin(observes=False)
+    broker = scale0_broker.in_thread(modules={"telling": plugin})
+    assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
+    broker.stop()
+    assert plugin.service.events is None
+    assert plugin.events() == []
+
+
+def test_a_service_whose_events_are_none_at_all_harms_no_other(scale0_broker: Any):
+    plugin = TellingPlugin(observes=True)
+    broker = scale0_broker.in_thread(modules={"telling": plugin})
+    plugin.service.events = 17  # type: ignore[assignment]
+    plugin.service._tell = lambda kind, size: None  # type: ignore[method-assign]
+    assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
+    broker.stop()
+    (running,) = plugin.got("scale0_stopping")
+    assert running.counts["doubler"].errors > 0
+    assert plugin.events() == []
 
 
 @pytest.mark.usefixtures("run")

@@ -23,6 +23,8 @@ from scale0_core.service import (
     Delayed,
     Disconnect,
     Effect,
+    Event,
+    EventSource,
     Frames,
     Job,
     JobResult,
@@ -176,6 +178,30 @@ class Seat:
         """Ask the service for its last words, if it has any."""
         if self._on_stop is not None and not self.quarantined:
             self._guarded("on_stop", now, self._on_stop, now)
+
+    def observe_events(self, now: float) -> bool:
+        """Have the service tell of events from now on; give whether it does."""
+        if not isinstance(self.service, EventSource):
+            return False
+        try:
+            self.service.events = []
+        except CAUGHT as error:
+            self._failed("events", error, now)
+            return False
+        return True
+
+    def take_events(self, now: float) -> list[Event]:
+        """Give what the service told of since the last time."""
+        try:
+            events = cast("EventSource", self.service).events
+            if not events:
+                return []
+            taken = list(events)
+            events.clear()
+        except CAUGHT as error:
+            self._failed("events", error, now)
+            return []
+        return taken
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""

@@ -62,6 +62,8 @@ class Broker:
             for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
             self.loop.observers += self.plugins.batch_observers()
+            if self.plugins.observes_events:
+                self.loop.observe_events()
         except BaseException:
             self.close()
             raise

@@ -24,7 +24,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Event, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -104,6 +104,9 @@ class Loop:
         """Stations whose services have as many jobs in flight as they may."""
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
+        self._observes_events = False
+        self._telling: list[Station] = []
+        """Stations whose services tell of events, while somebody observes them."""
         self._slow_after = self.limits.slow_call_ms / 1000
         self._stopping = False
         self._closed = False
@@ -135,13 +138,22 @@ class Loop:
             seat.pass_in = self._pass_in
         self.stations.append(station)
         self._poller = None
+        if self._observes_events:
+            self._ask_for_events(station)
         return station
 
     def remove(self, station: Station) -> None:
         """Close the sockets of a service and forget it."""
         self.stations.remove(station)
+        self._telling = [other for other in self._telling if other is not station]
         station.close()
         self._poller = None
+
+    def observe_events(self) -> None:
+        """Have all services that tell of events do so, for the observers."""
+        self._observes_events = True
+        for station in self.stations:
+            self._ask_for_events(station)
 
     def call(self, function: Callable[[], None]) -> None:
         """Have ``function`` called on the loop's thread, soon. Any thread may use this."""
@@ -310,10 +322,20 @@ class Loop:
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
-        if self.observers and (received or sent or failed):
-            report = BatchReport(now, self.clock.now() - now, received, sent, failed)
+        events = self._take_events(now) if self._telling else ()
+        if self.observers and (received or sent or failed or events):
+            report = BatchReport(now, self.clock.now() - now, received, sent, failed, events)
             for observe in self.observers:
                 observe(report)
+
+    def _ask_for_events(self, station: Station) -> None:
+        if station.seat.observe_events(self.clock.now()):
+            self._telling.append(station)
+
+    def _take_events(self, now: float) -> list[tuple[str, Event]]:
+        return [
+            (station.seat.service.name, event) for station in self._telling for event in station.seat.take_events(now)
+        ]
 
     def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:
         """Send what a service returned, and what had to wait; give the number of messages sent, and what failed."""

@@ -87,3 +87,15 @@ def test_messages_of_a_peer_stay_in_order_and_each_has_one_outcome(steps):
     attempt, _ = box.outgoing([], now + 1)
     waiting = [int(send[1][1].split(b":")[0]) for send in attempt]
     assert sorted([*delivered["a"], *delivered["b"], *refused, *waiting]) == list(range(number))
+
+
+def test_what_waits_for_a_peer_that_is_left_is_given_back_and_the_rest_stays():
+    box = outbox(most_bytes=6)
+    assert box.keep([message("a", "1"), message("b", "1"), message("a", "2")], 1.0) == []
+    assert box.give_up("front", b"nobody") == []
+    assert box.give_up("other", b"a") == []
+    assert box.give_up("front", b"a") == [message("a", "1"), message("a", "2")]
+    assert box.keep([message("c", "123")], 1.0) == []  # their bytes are free again
+    assert box.outgoing([message("a", "3")], 1.0) == ([message("a", "3")], [])
+    assert box.give_up("front", b"b") + box.give_up("front", b"c") == [message("b", "1"), message("c", "123")]
+    assert (len(box), box.due) == (0, None)

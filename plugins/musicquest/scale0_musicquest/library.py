@@ -1,8 +1,8 @@
 """The songs of one server, in memory: by name, by parts of what their tags say, and what may have been meant.
 
-What a search costs depends on what it finds, not on how many songs there are. It is bounded: of a search that fits very
-many songs, a sample is looked at. Titles that begin as the search does come from an index of their own, so that the best
-are found whatever the sample has.
+What a search costs depends on what it finds, not on how many songs there are. It is bounded: of a search that fits
+very many songs, a sample is looked at. Titles that begin as the search does come from an index of their own, so that
+the best are found whatever the sample has.
 """
 
 from __future__ import annotations

@@ -223,10 +223,10 @@ class Table:
         if tree.father(ident) in report.lost:
             tree.leave_father(ident)
         self._end_leases_of_lost(report, now)
+        if new and report.children and not report.father:
+            self._prefer_root_of_before(ident)
         if report.father and report.father not in report.lost:
             self._believe(report)
-        if new and self._is_root_of_before(report):
-            tree.take_over(ident)
         return tree.place(ident, report.lost) if tree.father(ident) is None else ""
 
     def _is_managed(self, report: Report) -> bool:
@@ -242,24 +242,22 @@ class Table:
 
     def _believe(self, report: Report) -> None:
         """Adopt the father that a server says it has: it may have moved by itself, or this broker be new."""
+        father, path = report.father, report.path
         expected = False
-        if self._expecting is not None and report.father not in self.tree:
-            whole = bool(report.path) and report.path[0] == report.father and report.id not in report.path
-            expected = whole and report.father not in self._servers and self.tree.expect_root(report.path[-1])
-        self.tree.adopt(report.id, report.father, expected=expected)
+        if self._expecting is not None and father not in self._servers:
+            is_whole = bool(path) and path[0] == father and report.id not in path
+            if is_whole and path[-1] not in self.tree:
+                self._prefer_root_of_before(path[-1])
+            expected = is_whole and self.tree.expect_root(path[-1])
+        self.tree.adopt(report.id, father, expected=expected)
 
-    def _is_root_of_before(self, report: Report) -> bool:
-        """Whether a server was the root before this broker started, and a newcomer was made root meanwhile."""
+    def _prefer_root_of_before(self, ident: str) -> None:
+        """Make way for the root of a tree that is older than this broker, when a newcomer was made root meanwhile."""
         root = self._servers.get(self.tree.root)
-        if (
-            self._expecting is None
-            or root is None
-            or report.father
-            or not report.children
-            or root.report.id == report.id
-        ):
-            return False
-        return not self.tree.children(self.tree.root) and not root.report.children
+        if self._expecting is None or root is None or root.report.id == ident:
+            return
+        if not root.report.children and not self.tree.children(root.report.id):
+            self.tree.unseat()
 
     def _end_leases_of_lost(self, report: Report, now: float) -> None:
         """Forget servers that have missed a report and that another one lost as well."""

@@ -118,23 +118,23 @@ class Tree:
             self.root = server
         return self.root == server
 
-    def take_over(self, server: str) -> None:
-        """Make a member that stands apart the root; the one before stands apart."""
+    def unseat(self) -> None:
+        """Let the root stand apart, so that another can take its place."""
         before, self.root = self.root, ""
         if before in self._members:
             self._move(before, None)
-        self._move(server, "")
 
     def place(self, server: str, lost: Collection[str] = ()) -> str:
         """Find a place for a member that stands apart; says why there is none."""
         if not self.root:
             self._move(server, "")
             return ""
-        father = self._shallowest(server, lost)
+        # those below a lost one may be about to look for a father themselves
+        father = self._shallowest(server, lost, skipped=lost) or self._shallowest(server, lost)
         if father:
             self._move(server, father)
             return ""
-        if lost and self._shallowest(server, ()):
+        if lost and self._shallowest(server):
             return "all servers that could be the father are among those that were lost"
         return self._turn_over(server)
 
@@ -145,7 +145,7 @@ class Tree:
 
     def _turn_over(self, server: str) -> str:
         """Hang a tree without a free slot below a member that has one."""
-        below = self._shallowest("", (), start=[server])
+        below = self._shallowest("", start=[server])
         if not below or self.root not in self._members:
             return "no server has a free slot"
         root, self.root = self.root, ""
@@ -153,13 +153,15 @@ class Tree:
         self._move(server, "")
         return ""
 
-    def _shallowest(self, server: str, lost: Collection[str], start: Collection[str] = ()) -> str:
-        """Find the nearest to the root with a free slot that is not below ``server``."""
+    def _shallowest(
+        self, server: str, lost: Collection[str] = (), *, skipped: Collection[str] = (), start: Collection[str] = ()
+    ) -> str:
+        """Find the nearest to the root with a free slot that is neither below ``server`` nor among the skipped."""
         # children of servers that are expected still hang from nowhere as yet
         queue = deque(start or dict.fromkeys([self.root, *(i for i in self._children if i not in self._members)]))
         while queue:
             candidate = queue.popleft()
-            if candidate == server:
+            if candidate == server or candidate in skipped:
                 continue
             if candidate in self._members and candidate not in lost and self._is_free(candidate, server):
                 return candidate

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import attrs
@@ -56,7 +57,7 @@ class Attempt:
 
 
 class Links:
-    """Keeps the connections of the tree. ``gone`` collects the neighbours that were lost, for whoever waits for them."""
+    """Keeps the connections of the tree. ``gone`` collects neighbours that were lost, for whoever waits for them."""
 
     def __init__(self, settings: MusicServerSettings, ident: str, report: Callable[[], dict[str, Any]]) -> None:
         self.ident = ident
@@ -79,11 +80,14 @@ class Links:
         self._attempt: Attempt | None = None
         self._candidates: deque[tuple[str, str]] = deque()
         self._tried: set[str] = set()
+        self._first = ""
+        """The id of the father that the broker has named."""
         self._connected = ""
         self._lost: dict[str, float] = {}
         self._lease = FIRST_LEASE
         self._report_due = 0.0 if settings.broker else NEVER
         self._reported = -NEVER
+        self._reports = count(1)
         self._beat_due = 0.0
         self._join_due = 0.0 if self._told_father else NEVER
         self._probes: deque[float] = deque()
@@ -143,13 +147,13 @@ class Links:
     # --- the broker ---------------------------------------------------------------------------------------------------
 
     @property
-    def wants_father(self) -> bool:
-        """Whether the broker is to name a father."""
+    def _needs_father(self) -> bool:
+        """Whether the broker is to name a father now."""
         return self._by_broker and self.father is None and self._attempt is None
 
     def _tell_broker(self, now: float) -> list[Effect]:
         self._reported = now
-        soon = self.wants_father and self.broker_heard is None
+        soon = self._needs_father and self.broker_heard is None
         self._report_due = now + (self._beat / 2 if soon else self._lease / 3)
         table = {
             "id": self.ident,
@@ -159,8 +163,10 @@ class Links:
             "children": [child.ident for child in self.children.values() if child.ident],
             "father": self.father.ident if self.father is not None else "",
             "path": self.path,
-            "wants_father": self.wants_father,
+            "father_endpoint": self._father_address,
+            "wants_father": self._by_broker,
             "lost": list(self._lost),
+            "sequence": next(self._reports),
             **self._report(),
         }
         return [(BROKER, (b"", self.endpoint.encode(), wire.to_json(table)))]
@@ -179,7 +185,7 @@ class Links:
         self._lease = min(max(lease, 0.03), LONGEST_LEASE)
         self._report_due = min(self._report_due, now + self._lease / 3)
         father = table.get("father")
-        if father is None or not self.wants_father:
+        if father is None or not self._needs_father:
             return []
         named = table_of(father)
         return self._try([(endpoint_of(named, "children_endpoint"), ident_of(named, "id"))], now)
@@ -202,6 +208,7 @@ class Links:
         """Begin a round: ask these servers, one after the other, and those that they name."""
         self._tried = set()
         self._candidates = deque(candidates)
+        self._first = self._candidates[0][1] if self._candidates else ""
         return self._next(now)
 
     def _next(self, now: float) -> list[Effect]:
@@ -222,6 +229,8 @@ class Links:
         if self._told_father:
             self._join_due = now + self._beat
         elif self._by_broker:
+            if self._first:  # neither he nor those below him: the broker shall name another
+                self._note_lost(self._first, now)
             self._report_by(self._reported + self._beat / 4, now)
         return [*effects, *self._connect("")]
 
@@ -442,4 +451,6 @@ class Links:
 
 def describe(neighbours: Sequence[Neighbour]) -> list[dict[str, str]]:
     """Give what is known of some neighbours as JSON's types."""
-    return [{"id": one.ident, "endpoint": one.endpoint, "children_endpoint": one.children_endpoint} for one in neighbours]
+    return [
+        {"id": one.ident, "endpoint": one.endpoint, "children_endpoint": one.children_endpoint} for one in neighbours
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ FATHER, CHILDREN = "father", "children"
 MAX_ID = 64
 MAX_PATH = 1_000
 MAX_LISTED = 1_000
+
+_GRAPHIC = re.compile(r"[!-~]+").fullmatch
 
 
 @attrs.define(eq=False)
@@ -83,21 +86,25 @@ class Introduction:
 
 def ident_of(table: Mapping[str, Any], key: str) -> str:
     """Read the id of a server."""
-    ident = text_of(table, key, most=MAX_ID)
-    if not ident:
-        raise MalformedError(f"{key} is not empty")
-    return ident
+    return _ident(table.get(key))
 
 
 def path_of(table: Mapping[str, Any]) -> tuple[str, ...]:
     """Read the ids of a server's ancestors."""
-    return tuple(items_of(table.get("path", []), _text, most=MAX_PATH, what="path"))
+    return tuple(items_of(table.get("path", []), _ident, most=MAX_PATH, what="path"))
 
 
 def read_addresses(frame: bytes) -> list[str]:
     """Read a list of addresses."""
     found = items_of(wire.from_json(frame), _text, most=MAX_LISTED)
     return [endpoint_of({"address": address}, "address") for address in found]
+
+
+def _ident(value: object) -> str:
+    ident = text_of({"id": value}, "id", most=MAX_ID)
+    if not _GRAPHIC(ident):
+        raise MalformedError("an id is made of printable ASCII characters, without blanks")
+    return ident
 
 
 def _text(value: object) -> str:

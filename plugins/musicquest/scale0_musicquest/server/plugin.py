@@ -6,6 +6,8 @@ import secrets
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+import attrs
+
 from scale0_core.api import BrokerContext, PluginInfo, RunningBroker, Service, hookimpl
 from scale0_musicquest.server.service import NAME, MusicServer
 from scale0_musicquest.server.settings import MusicServerSettings
@@ -28,6 +30,11 @@ def scale0_plugin_info() -> PluginInfo:
 @hookimpl
 def scale0_services(settings: MusicServerSettings, context: BrokerContext) -> list[Service]:
     """Make the one service of this plugin."""
+    settings = attrs.evolve(
+        settings,
+        clients=tuple(map(context.address, settings.clients)),
+        children=tuple(map(context.address, settings.children)),
+    )
     state = Path(context.data_dir) / NAME
     songs = Shelf(_folder(settings.music, context), state / "songs", settings.replica_bytes)
     adverts = Shelf(_folder(settings.adverts, context), state / "adverts", 0) if settings.adverts else None

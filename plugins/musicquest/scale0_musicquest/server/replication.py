@@ -26,7 +26,6 @@ SOCKET = "holders"
 MOST_PULLS = 2
 MOST_WAITING = 1_000
 MOST_COUNTED = 10_000
-LONGEST_ROUTING_ID = 255
 DISK = "replicas"
 
 
@@ -79,7 +78,8 @@ class Pull:
     source: str = ""
 
 
-Then: TypeAlias = Callable[[Pull, object, float], list[Effect]]
+Then: TypeAlias = Callable[[Pull, Any, float], list[Effect]]
+
 
 @attrs.define
 class Counts:
@@ -108,7 +108,8 @@ class Pulls:
         library: Library,
         shelf: Shelf,
         own_endpoint: Callable[[], str],
-        taken: Callable[[Replica, float], None],
+        taken: Callable[[Replica], None],
+        evicted: Callable[[list[str]], None],
     ) -> None:
         self.counts = Counts()
         self._settings = settings
@@ -116,11 +117,15 @@ class Pulls:
         self._shelf = shelf
         self._own_endpoint = own_endpoint
         self._taken = taken
+        self._evicted = evicted
         self._waiting: deque[Pull] = deque()
         self._active: dict[bytes, Pull] = {}
         self._by_name: dict[str, Pull] = {}
         self._users: dict[str, int] = {}
         """How many pulls use a connection."""
+        self._ids: dict[str, bytes] = {}
+        self._holders: dict[bytes, str] = {}
+        """The holders by their routing ids. These are new each time: ZeroMQ bears no id twice in a short while."""
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -152,7 +157,7 @@ class Pulls:
         """Take an offer; gives why it is refused, or nothing."""
         self.counts.offered += 1
         own = self._own_endpoint()
-        usable = [one for one in dict.fromkeys(holders) if one != own and len(one.encode()) <= LONGEST_ROUTING_ID]
+        usable = [one for one in dict.fromkeys(holders) if one != own]
         if why := self._refusal(song, usable):
             return why, []
         known = self._by_name.get(song.name)
@@ -197,13 +202,8 @@ class Pulls:
         while self._waiting and len(self._active) < MOST_PULLS:
             pull = self._waiting.popleft()
             self._active[pull.tag] = pull
-            effects.append(self._job(pull, self._prepare, pull.song, self._prepared))
+            effects.append(self._job(pull, self._shelf.begin, pull.song, self._prepared))
         return effects
-
-    def _prepare(self, song: Song) -> None:
-        """Make room on disk, on a thread."""
-        self._shelf.room(song.size)
-        self._shelf.begin(song)
 
     def _job(self, pull: Pull, function: Callable[..., Any], argument: object, then: Then) -> Job:
         """Have something done on disk, and go on with the pull when it is done."""
@@ -219,7 +219,8 @@ class Pulls:
         pull.writing -= 1
         return self._finish_if_whole(pull)
 
-    def _prepared(self, pull: Pull, value: object, now: float) -> list[Effect]:
+    def _prepared(self, pull: Pull, evicted: Any, now: float) -> list[Effect]:
+        self._evicted(evicted)
         settings = self._settings
         pull.download = Download(pull.song, pull.holders, chunk=settings.chunk, credit=settings.replica_credit)
         effects = [effect for holder in pull.holders for effect in self._connect(holder)]
@@ -229,7 +230,10 @@ class Pulls:
     def _requests(self, pull: Pull, requests: Iterable[Request]) -> list[Effect]:
         name = pull.song.name.encode()
         return [
-            (SOCKET, (holder.encode(), wire.HEADER, wire.FETCH, pull.tag, name, wire.number(offset), wire.number(size)))
+            (
+                SOCKET,
+                (self._ids[holder], wire.HEADER, wire.FETCH, pull.tag, name, wire.number(offset), wire.number(size)),
+            )
             for holder, offset, size in requests
         ]
 
@@ -244,7 +248,7 @@ class Pulls:
         pull = self._active.get(message.tag)
         if pull is None or pull.download is None or not message.extended:
             return []
-        holder = bytes(message.envelope[0]).decode("utf-8", "replace")
+        holder = self._holders.get(bytes(message.envelope[0]), "")
         if message.word != wire.DATA:
             return self._go_on(pull, pull.download.lost(holder, now), now)
         if len(message.rest) != 2:
@@ -261,9 +265,13 @@ class Pulls:
     def _write(self, write: tuple[str, int, bytes]) -> None:
         self._shelf.write(*write)
 
-    def lost_holder(self, routing_id: bytes, now: float) -> list[Effect]:
+    def undelivered(self, routing_id: bytes, now: float) -> list[Effect]:
+        """Take note that a holder could not be asked."""
+        holder = self._holders.get(bytes(routing_id))
+        return self._lost(holder, now) if holder is not None else []
+
+    def _lost(self, holder: str, now: float) -> list[Effect]:
         """Ask others instead of a holder that cannot be reached."""
-        holder = bytes(routing_id).decode("utf-8", "replace")
         effects: list[Effect] = []
         for pull in list(self._active.values()):
             if pull.download is not None:
@@ -276,10 +284,9 @@ class Pulls:
         pull.finishing = True
         return [self._job(pull, self._shelf.finish, pull.song, self._finished)]
 
-    def _finished(self, pull: Pull, song: object, now: float) -> list[Effect]:
+    def _finished(self, pull: Pull, song: Any, now: float) -> list[Effect]:
         self.counts.taken += 1
-        kept = song if isinstance(song, Song) else attrs.evolve(pull.song, replica=True)
-        self._taken(Replica(kept, pull.source, pull.cause), now)
+        self._taken(Replica(song, pull.source, pull.cause))
         return self._end(pull)
 
     def _fail(self, pull: Pull, why: str, now: float) -> list[Effect]:
@@ -287,7 +294,7 @@ class Pulls:
             return []  # it has failed already
         self.counts.failed += 1
         LOG.warning("a song of another server was not taken over", song=pull.song.name, why=why)
-        drop = Job((DISK, pull.song.name), self._shelf.drop, pull.song.name, token=_nothing_more)
+        drop = Job((DISK, pull.song.name), self._shelf.abort, pull.song.name, token=_nothing_more)
         return [drop, *self._end(pull)]
 
     def _end(self, pull: Pull) -> list[Effect]:
@@ -302,22 +309,25 @@ class Pulls:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _connect(self, holder: str) -> list[Effect]:
-        users = self._users.get(holder, 0)
-        self._users[holder] = users + 1
-        return [] if users else [Connect(SOCKET, holder, holder.encode())]
+        self._users[holder] = self._users.get(holder, 0) + 1
+        if holder in self._ids:
+            return []
+        routing_id = self._ids[holder] = b"%d" % next(self._numbers)
+        self._holders[routing_id] = holder
+        return [Connect(SOCKET, holder, routing_id)]
 
     def _disconnect(self, holder: str) -> list[Effect]:
-        users = self._users.get(holder, 0)
-        if users > 1:
-            self._users[holder] = users - 1
+        self._users[holder] -= 1
+        if self._users[holder]:
             return []
-        self._users.pop(holder, None)
-        return [Disconnect(SOCKET, holder)] if users else []
+        del self._users[holder]
+        del self._holders[self._ids.pop(holder)]
+        return [Disconnect(SOCKET, holder)]
 
-    def cannot_connect(self, address: str, now: float) -> list[Effect]:
+    def cannot_connect(self, address: str, reason: str, now: float) -> list[Effect]:
         """Take note that a holder's address is not one that may be used."""
-        self._users.pop(address, None)
-        return self.lost_holder(address.encode(), now)
+        LOG.warning("a holder's address cannot be used", address=address, reason=reason)
+        return self._lost(address, now)
 
 
 def _nothing_more(result: JobResult, now: float) -> list[Effect]:

@@ -134,7 +134,7 @@ class Searches:
 
     # --- those who ask ------------------------------------------------------------------------------------------------
 
-    def ask(  # noqa: PLR0913 (all of it is the question)
+    def ask(
         self, message: wire.Message, uuid: str, query: Query, now: float, timeout: float, *, fresh: bool = False
     ) -> list[Effect]:
         """Take a client's search."""
@@ -167,7 +167,7 @@ class Searches:
         self._see(uuid, now)
         return self._begin(Search(uuid, Query(name=name), None, now, now + self._settings.deadline, 0), None, now)
 
-    def ask_from(  # noqa: PLR0913 (all of it is the question)
+    def ask_from(
         self, neighbour: Neighbour, uuid: str, query: Query, left_ms: int, hops: int, now: float
     ) -> list[Effect]:
         """Take a search that a neighbour passes on."""
@@ -291,7 +291,7 @@ class Searches:
         }
         return [(SOCKET, wire.answer(message, wire.FOUND, wire.to_json(told)))]
 
-    def _tell(  # noqa: PLR0913 (all of it is the answer)
+    def _tell(
         self, neighbour: Neighbour, uuid: str, query: Query, hits: Sequence[Hit], complete: bool, now: float
     ) -> list[Effect]:
         """Answer a neighbour."""

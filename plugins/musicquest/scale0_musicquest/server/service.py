@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -35,7 +35,6 @@ from scale0_musicquest.songs import (
     Song,
     endpoint_of,
     flag_of,
-    items_of,
     list_of,
     table_of,
     text_of,
@@ -57,9 +56,7 @@ class MusicServer:
 
     name = NAME
 
-    def __init__(
-        self, settings: MusicServerSettings, ident: str, shelf: Shelf, adverts: Shelf | None = None
-    ) -> None:
+    def __init__(self, settings: MusicServerSettings, ident: str, shelf: Shelf, adverts: Shelf | None = None) -> None:
         self.settings = settings
         self.ident = ident
         self.endpoints: Mapping[str, Endpoint] = _endpoints(settings)
@@ -75,7 +72,7 @@ class MusicServer:
         )  # fmt: skip
         self.uploads = Uploads(settings, self._started, self._downloaded)
         self.demand = Demand(settings.replicate_after, settings.replicate_window)
-        self.pulls = Pulls(settings, self.library, shelf, lambda: self.links.endpoint, self._replicated)
+        self.pulls = Pulls(settings, self.library, shelf, lambda: self.links.endpoint, self._replicated, self._evicted)
         self._songs = Source(self.library, shelf)
         self._watches = [Watch(shelf, settings.rescan, self._changed)]
         self._adverts = Source(Library(), adverts, adverts=True) if adverts is not None else None
@@ -137,7 +134,7 @@ class MusicServer:
                 self.uploads.leave(bytes(frames[0]))
             return ()
         if socket == HOLDERS:
-            return self.pulls.lost_holder(frames[0], now)
+            return self.pulls.undelivered(frames[0], now)
         peer = bytes(frames[0]) if socket == CHILDREN else b""
         return self._settle(self.links.undelivered(socket, peer, now), now)
 
@@ -150,7 +147,7 @@ class MusicServer:
         if isinstance(effect, Disconnect):
             return ()
         if effect.socket == HOLDERS:
-            return self.pulls.cannot_connect(effect.address, now)
+            return self.pulls.cannot_connect(effect.address, reason, now)
         return self._settle(self.links.cannot_connect(effect.address, reason, now), now)
 
     def on_stop(self, now: float) -> Iterable[Effect]:
@@ -171,7 +168,7 @@ class MusicServer:
             return ()
         message = wire.split(frames)
         client = self.uploads.heard(bytes(frames[0]), now)
-        method = (EXTENDED if message.extended else ORIGINAL).get(message.word)
+        method = (self._EXTENDED if message.extended else self._ORIGINAL).get(message.word)
         try:
             if method is None:
                 raise MalformedError("this word is not known here")
@@ -394,7 +391,9 @@ class MusicServer:
             uuid, name = wire.text(body[1], wire.MAX_TAG), read_name(body[2])
             if name is None:
                 return [neighbour.send(wire.FOUND, bytes(body[1]), wire.NOT_FOUND, (1).to_bytes(4, "big"))]
-            return self.searches.ask_from(neighbour, uuid, Query(name=name), round(self.settings.deadline * 900), 1, now)
+            return self.searches.ask_from(
+                neighbour, uuid, Query(name=name), round(self.settings.deadline * 900), 1, now
+            )
         if word == wire.FOUND and len(body) == 4:
             uuid, place = wire.text(body[1], wire.MAX_TAG), wire.text(body[2])
             endpoint = "" if place == "NF" else endpoint_of({"endpoint": place}, "endpoint")
@@ -450,7 +449,14 @@ class MusicServer:
             told = {"server": self.ident, "song": download.name, "bytes": download.bytes, "complete": download.complete}
             self.events.append(Event("song_download", told))
 
-    def _replicated(self, replica: Replica, now: float) -> None:
+    def _evicted(self, names: list[str]) -> None:
+        """Take note that replicas had to go for another."""
+        for name in names:
+            song = self.library.get(name)
+            if song is not None and song.replica:
+                self._changed([], [name])
+
+    def _replicated(self, replica: Replica) -> None:
         song = replica.song
         self.library.add(song)
         self.cache.drop(song.name)
@@ -475,26 +481,25 @@ class MusicServer:
             for song in added:
                 self._adverts.library.add(song)
 
-
-EXTENDED: Mapping[bytes, Method] = {
-    wire.HELLO: MusicServer._hello,
-    wire.HUGZ: MusicServer._hugz,
-    wire.BYE: MusicServer._bye,
-    wire.SEARCH: MusicServer._search,
-    wire.STAT: MusicServer._stat,
-    wire.LIST: MusicServer._list,
-    wire.TOP: MusicServer._top,
-    wire.FETCH: MusicServer._fetch,
-    wire.STALE: MusicServer._stale,
-    wire.PLAN: MusicServer._plan,
-    wire.STATS: MusicServer._stats,
-    wire.ADVERT: MusicServer._advert,
-}
-ORIGINAL: Mapping[bytes, Method] = {
-    wire.SEARCH: MusicServer._search_original,
-    wire.FETCH: MusicServer._fetch,
-    wire.ADVERT: MusicServer._advert,
-}
+    _EXTENDED: ClassVar[Mapping[bytes, Method]] = {
+        wire.HELLO: _hello,
+        wire.HUGZ: _hugz,
+        wire.BYE: _bye,
+        wire.SEARCH: _search,
+        wire.STAT: _stat,
+        wire.LIST: _list,
+        wire.TOP: _top,
+        wire.FETCH: _fetch,
+        wire.STALE: _stale,
+        wire.PLAN: _plan,
+        wire.STATS: _stats,
+        wire.ADVERT: _advert,
+    }
+    _ORIGINAL: ClassVar[Mapping[bytes, Method]] = {
+        wire.SEARCH: _search_original,
+        wire.FETCH: _fetch,
+        wire.ADVERT: _advert,
+    }
 
 
 def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:

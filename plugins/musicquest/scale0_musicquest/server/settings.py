@@ -25,7 +25,8 @@ class MusicServerSettings:
     endpoint: str = setting("", "Where others reach the address for clients; empty: as it is bound.")
     children_endpoint: str = setting("", "Where others reach the address for servers below; empty: as it is bound.")
     broker: str = setting(
-        "tcp://127.0.0.1:6668", "Where the music broker takes servers; empty: there is none, and no client is sent here."
+        "tcp://127.0.0.1:6668",
+        "Where the music broker takes servers; empty: there is none, and it sends no clients.",
     )
     father: str = setting(
         "", "The server above this one: empty, the broker names it; none, this is a root; or its address for children."
@@ -45,14 +46,16 @@ class MusicServerSettings:
     max_searches: int = setting(10_000, "Searches under way at a time.", validator=ge(1))
     cache_size: int = setting(1_000, "Songs whose holders are remembered.", validator=ge(0))
     cache_seconds: float = setting(600.0, "Seconds for which holders are remembered.", validator=ge(0))
-    cache_not_found: float = setting(5.0, "Seconds for which it is remembered that nobody holds a song.", validator=ge(0))
+    cache_not_found: float = setting(5.0, "Seconds for which nobody is asked again who holds a song.", validator=ge(0))
     chunk: int = setting(
         250_000, "Bytes in which clients are told to ask for a song.", validator=and_(ge(KIB), le(MAX_CHUNK))
     )
     credit: int = setting(32, "Requests for parts of songs that may wait, of one client.", validator=ge(1))
     rescan: float = setting(10.0, "Seconds between looks at the folder.", validator=ge(0.1))
     replicate_after: int = setting(
-        10, "Downloads begun within the window after which a song is offered to the neighbours; 0: never.", validator=ge(0)
+        10,
+        "Downloads begun in the window after which a song is offered to neighbours; 0: never.",
+        validator=ge(0),
     )
     replicate_window: float = setting(60.0, "The window in which they are counted, in seconds.", validator=ge(0.1))
     replica_bytes: int = setting(

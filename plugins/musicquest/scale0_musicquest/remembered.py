@@ -1,0 +1,56 @@
+"""What was known of songs when it was last written down, so that a restart need not read them all again.
+
+A text file: a line that says what it is, then a line of JSON for each song. It can be lost without harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from scale0_musicquest.files import Mark, replace_lines
+from scale0_musicquest.songs import MalformedError, Song, table_of
+
+_TITLE = {"scale0-musicquest": "songs", "version": 1}
+
+
+class Known(NamedTuple):
+    """A song, and the file it was read from."""
+
+    song: Song
+    mark: Mark
+    settled: bool = True
+    """Not so when the file had just been written, and may have changed in the same moment."""
+
+
+def load(path: Path) -> list[Known]:
+    """Read what was written down; nothing when the file is damaged or not there."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if json.loads(file.readline()) != _TITLE:
+                return []
+            return [_read(line) for line in file]
+    except (OSError, ValueError, RecursionError):  # MalformedError among them
+        return []
+
+
+def save(path: Path, known: Iterable[Known]) -> None:
+    """Write it down, all or nothing."""
+    replace_lines(path, _lines(known))
+
+
+def _lines(known: Iterable[Known]) -> Iterator[str]:
+    yield json.dumps(_TITLE) + "\n"
+    for song, mark, _ in known:
+        yield json.dumps({**song.to_json(), "mtime_ns": mark.mtime_ns}) + "\n"
+
+
+def _read(line: str) -> Known:
+    table = table_of(json.loads(line))
+    song = Song.from_json(table)
+    mtime_ns = table.get("mtime_ns")
+    if type(mtime_ns) is not int:  # before 1970 it is negative
+        raise MalformedError("a line says when its file was written")
+    return Known(song, Mark(song.size, mtime_ns))

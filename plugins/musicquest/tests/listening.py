@@ -173,12 +173,12 @@ class Listening(NamedTuple):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self) -> httpx.Client:
+    @contextmanager
+    def client(self) -> Iterator[httpx.Client]:
         """Give a browser that came in by the link."""
-        client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
-        answer = client.get(self.server.guard.link, follow_redirects=True)
-        assert answer.status_code == 200
-        return client
+        with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:
+            assert client.get(self.server.guard.link, follow_redirects=True).status_code == 200
+            yield client
 
 
 @contextmanager

@@ -209,8 +209,11 @@ class PageServer(uvicorn.Server):
         self.listening = listening
         self.watch = Watch(source, explain)
         keys = Keys()
-        site = Site(source, Gateway(source), self.watch, close_session=keys.close)
-        self.guard = Guard(Starlette(routes=site.routes()), keys, port, announce)
+        self.gateway = Gateway(source)
+        site = Site(source, self.gateway, self.watch, close_session=keys.close)
+        app = Starlette(routes=site.routes())
+        app.router.redirect_slashes = False  # an address is right or it is not there
+        self.guard = Guard(app, keys, port, announce)
         site.guard_cookie = self.guard.cookie
         super().__init__(
             uvicorn.Config(

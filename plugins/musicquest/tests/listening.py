@@ -31,9 +31,7 @@ def tune(seconds: float, pitch: float) -> bytes:
         file.setframerate(RATE)
         count = int(seconds * RATE)
         file.writeframes(
-            b"".join(
-                struct.pack("<h", int(6_000 * math.sin(2 * math.pi * pitch * at / RATE))) for at in range(count)
-            )
+            b"".join(struct.pack("<h", int(6_000 * math.sin(2 * math.pi * pitch * at / RATE))) for at in range(count))
         )
     return out.getvalue()
 
@@ -53,6 +51,13 @@ class Row(NamedTuple):
     capacity: int
     songs: int
     root: bool
+
+
+class Played(NamedTuple):
+    name: str
+    title: str
+    artist: str
+    count: float
 
 
 class Shelves:
@@ -95,7 +100,11 @@ class Shelves:
                 if endpoint not in self.dead and (song.name == name if name else text.lower() in said):
                     before = hits.get(song.sha256, Hit(song)).holders
                     hits[song.sha256] = Hit(song, (*before, Holder(endpoint)))
-        meant = () if hits or name else tuple(sorted({song.title for song in self.all() if song.title[:2] == text[:2].title()}))
+        meant = (
+            ()
+            if hits or name
+            else tuple(sorted({song.title for song in self.all() if song.title[:2] == text[:2].title()}))
+        )
         return Result(tuple(hits.values())[:limit], True, False, meant)
 
     def all(self) -> list[Song]:
@@ -122,14 +131,11 @@ class Shelves:
         songs = sorted(self.on[endpoint], key=lambda song: song.name)
         return len(songs), songs[offset : offset + limit]
 
-    def top(self, limit: int = 10) -> list[dict[str, Any]]:
+    def top(self, limit: int = 10) -> list[Played]:
         self.fail()
         by_name = {song.name: song for song in self.all()}
         best = sorted(self.plays.items(), key=lambda item: -item[1])[:limit]
-        return [
-            {"name": name, "title": by_name[name].title, "artist": by_name[name].artist, "count": count}
-            for name, count in best
-        ]
+        return [Played(name, by_name[name].title, by_name[name].artist, count) for name, count in best]
 
 
 def small_world() -> Shelves:
@@ -167,12 +173,12 @@ class Listening(NamedTuple):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self) -> httpx.Client:
+    @contextmanager
+    def client(self) -> Iterator[httpx.Client]:
         """Give a browser that came in by the link."""
-        client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
-        answer = client.get(self.server.guard.link, follow_redirects=True)
-        assert answer.status_code == 200
-        return client
+        with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:
+            assert client.get(self.server.guard.link, follow_redirects=True).status_code == 200
+            yield client
 
 
 @contextmanager

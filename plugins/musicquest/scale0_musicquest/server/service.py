@@ -425,9 +425,9 @@ class MusicServer:
     def _searched(self, search: Search, outcome: str, now: float) -> None:
         if self.events is not None:
             query = search.query
-            what = {"song": query.name} if query.is_exact else {"text": query.text or query.title or query.artist}
+            key, what = ("song", query.name) if query.is_exact else ("text", query.text or query.title or query.artist)
             ms = round((now - search.started) * 1000, 3)
-            self.events.append(Event("song_search", {"server": self.ident, **what, "outcome": outcome, "ms": ms}))
+            self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
 
     def _started(self, song: Song, now: float) -> list[Effect]:
         """Take note that a download has begun; what is wanted too often is offered to the neighbours."""

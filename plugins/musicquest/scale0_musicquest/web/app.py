@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
@@ -96,7 +99,7 @@ class Site:
                 found = await self._search(query, 50)
             except Exception as error:
                 trouble = explain(error)
-        return pages.index(query, found, await self.watch.look(), trouble)
+        return pages.index(query, found, await self.watch.glance(), trouble)
 
     async def static_file(self, request: Request) -> Response:
         """Give a file of the page."""
@@ -206,8 +209,11 @@ class PageServer(uvicorn.Server):
         self.listening = listening
         self.watch = Watch(source, explain)
         keys = Keys()
-        site = Site(source, Gateway(source), self.watch, close_session=keys.close)
-        self.guard = Guard(Starlette(routes=site.routes()), keys, port, announce)
+        self.gateway = Gateway(source)
+        site = Site(source, self.gateway, self.watch, close_session=keys.close)
+        app = Starlette(routes=site.routes())
+        app.router.redirect_slashes = False  # an address is right or it is not there
+        self.guard = Guard(app, keys, port, announce)
         site.guard_cookie = self.guard.cookie
         super().__init__(
             uvicorn.Config(
@@ -244,7 +250,22 @@ def serve(broker: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page for the music broker at an address until a signal ends it; ``announce`` gets the link."""
     from scale0_musicquest.client.sync import MusicClient
 
-    with listen(port) as listening, MusicClient(broker) as client:
+    with listen(port) as listening, MusicClient(broker) as client, _signals_end_it():
         page = PageServer(client, listening, announce)
         announce(page.guard.link)
         page.run(sockets=[listening])
+
+
+@contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """Let INT and TERM end the page and no more: uvicorn raises them once again, after it has ended by them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

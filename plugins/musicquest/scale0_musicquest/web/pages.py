@@ -87,7 +87,7 @@ def _results(query: str, found: Found | None) -> str:
 
 def _nothing(query: str, suggestions: Iterable[str]) -> str:
     links = "".join(
-        f"<li><a class='chip' href='/?q={escape(_quoted(one))}'>{escape(one)}</a></li>" for one in suggestions
+        f"<li><a class='chip' href='/?q={escape(quote_plus(one))}'>{escape(one)}</a></li>" for one in suggestions
     )
     meant = f"<p>Did you mean</p><ul class='chips'>{links}</ul>" if links else "<p>Try fewer or shorter words.</p>"
     return f"<div class='empty'><p class='lead'>No server has “{escape(query)}”.</p>{meant}</div>"
@@ -147,4 +147,4 @@ def _server(server: Mapping[str, Any]) -> str:
         f"{counted(server['songs'], 'song', 'songs')}"
     )
     marks = ", ".join(mark for mark, there in (("root", server["root"]), ("yours", server["own"])) if there)
-    return f"<strong>{escape(server['id'])}</strong> {facts}{f' ({marks})' if marks else ''}"
+    return f"<strong>{escape(server['label'])}</strong> {facts}{f' ({marks})' if marks else ''}"

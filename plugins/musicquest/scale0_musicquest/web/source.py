@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -10,6 +11,8 @@ import attrs
 
 from scale0_musicquest.names import name_fault
 from scale0_musicquest.songs import Hit, Song
+
+_DRAWN_BY_CHANCE = re.compile(r"[0-9a-f]{16,}").fullmatch
 
 
 class Found(Protocol):
@@ -64,6 +67,26 @@ class Server(Protocol):
         """Whether it is the root of the tree."""
 
 
+class Played(Protocol):
+    """A song that is played often."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def title(self) -> str:
+        """Its title; may be empty."""
+
+    @property
+    def artist(self) -> str:
+        """Who plays; may be empty."""
+
+    @property
+    def count(self) -> float:
+        """How often it was asked for; old times count less."""
+
+
 class MusicSource(Protocol):
     """What the page asks of ``MusicClient``; all of it may block, and may be called by several threads."""
 
@@ -83,7 +106,7 @@ class MusicSource(Protocol):
     def songs(self, endpoint: str = "", offset: int = 0, limit: int = 1000) -> tuple[int, Sequence[Song]]:
         """List the songs of one server, and tell how many there are."""
 
-    def top(self, limit: int = 10) -> Sequence[Mapping[str, Any]]:
+    def top(self, limit: int = 10) -> Sequence[Played]:
         """List the songs that are played most."""
 
 
@@ -126,10 +149,16 @@ def found_json(found: Found) -> dict[str, Any]:
     }
 
 
+def label(server: Server) -> str:
+    """Give the name by which people know a server; an id drawn by chance says less than where the server is."""
+    return server.endpoint.partition("://")[2] if _DRAWN_BY_CHANCE(server.id) else server.id
+
+
 def server_json(server: Server, own: str) -> dict[str, Any]:
     """Tell of a server; ``own`` is the endpoint of the one that this page's client uses."""
     return {
         "id": server.id,
+        "label": label(server),
         "endpoint": server.endpoint,
         "father": server.father,
         "clients": server.clients,
@@ -140,16 +169,16 @@ def server_json(server: Server, own: str) -> dict[str, Any]:
     }
 
 
-def top_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def top_json(rows: Sequence[Played]) -> list[dict[str, Any]]:
     """Tell which songs are played most; a row whose name no song can have is left out."""
     return [
         {
-            "name": row["name"],
-            "title": str(row.get("title") or row["name"]),
-            "artist": str(row.get("artist") or ""),
-            "count": int(row.get("count") or 0),
-            "url": song_url(row["name"]),
+            "name": row.name,
+            "title": row.title or row.name,
+            "artist": row.artist,
+            "count": max(1, round(row.count)),
+            "url": song_url(row.name),
         }
         for row in rows
-        if isinstance(row.get("name"), str) and not name_fault(row["name"])
+        if not name_fault(row.name)
     ]

@@ -47,6 +47,7 @@ class Watch:
     ) -> None:
         self._source, self._explain, self._clock = source, explain, clock
         self._view = View()
+        self._busy = False
         self._asking = anyio.Lock()
         self.watchers = 0
         self.ending = anyio.Event()
@@ -54,20 +55,35 @@ class Watch:
     async def look(self, max_age: float = INTERVAL) -> View:
         """Give what was seen at most ``max_age`` seconds ago."""
         async with self._asking:
-            if self._clock() - self._view.at >= max_age * 0.9:  # those who come a little early must not wait twice
-                self._view = await anyio.to_thread.run_sync(self._ask)
+            # those who come a little early must not wait twice; one question that nobody waits for is enough
+            if not self._busy and self._clock() - self._view.at >= max_age * 0.9:
+                await anyio.to_thread.run_sync(self._ask_and_keep, abandon_on_cancel=True)
         return self._view
+
+    async def glance(self, seconds: float = 1.0) -> View:
+        """Give what was seen last, and wait only a moment for something newer."""
+        with anyio.move_on_after(seconds):
+            return await self.look()
+        return self._view
+
+    def _ask_and_keep(self) -> None:
+        self._busy = True
+        try:
+            self._view = self._ask()
+        finally:
+            self._busy = False
 
     def _ask(self) -> View:
         """Ask the broker and the own server; what was seen before stays when they do not answer."""
         try:
             servers = self._source.servers()
             own = self._source.server
-            rows = sorted((server_json(one, own) for one in servers[:MAX_SERVERS]), key=lambda row: str(row["id"]))
+            rows = sorted((server_json(one, own) for one in servers[:MAX_SERVERS]), key=lambda row: str(row["label"]))
+            self._view = attrs.evolve(self._view, servers=tuple(rows))
             top = top_json(self._source.top(TOP)) if rows else []
-            return View(self._clock(), tuple(rows), tuple(top))
         except Exception as error:
             return attrs.evolve(self._view, at=self._clock(), trouble=self._explain(error))
+        return View(self._clock(), tuple(rows), tuple(top))
 
     async def events(self) -> AsyncIterator[bytes]:
         """Give Server-Sent Events: the state whenever it changed; a slow browser skips what is old."""

@@ -31,8 +31,8 @@ function keep() {
 // --- songs in rows
 
 function songRow(song, withHolders = true) {
-  const row = el("li", { class: "song", "data-name": song.name },
-    button(`Play ${song.title}`, "play", () => start(song), { class: "round start" }),
+  return el("li", { class: "song", "data-name": song.name },
+    button(`Play ${song.title}`, "play", () => (isPlaying(song) ? player.toggle() : start(song)), { class: "round start", "data-title": song.title }),
     el("div", { class: "name" }, el("span", { class: "title" }, song.title), el("span", { class: "by" }, byLine(song) || (song.title === song.name ? "" : song.name))),
     el("span", { class: "facts" },
       withHolders && song.holders ? el("button", { class: "link holding", type: "button", title: "Show in the tree who holds it", onclick: () => mark(song) }, counted(song.holders.length, "holder", "holders")) : null,
@@ -40,8 +40,6 @@ function songRow(song, withHolders = true) {
     el("a", { class: "round small save", href: song.url, download: song.name, "aria-label": `Save ${song.title}`, title: "Save to a file" }, icon("save")),
     button(`Add ${song.title} to the queue`, "add", () => add(song)),
   );
-  row.classList.toggle("playing", isPlaying(song));
-  return row;
 }
 
 const isPlaying = (song) => Boolean(player.song) && player.song.name === song.name && (!song.sha256 || !player.song.sha256 || player.song.sha256 === song.sha256);
@@ -52,6 +50,8 @@ function markPlaying() {
     row.classList.toggle("playing", playing);
     if (playing) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
+    const begin = row.querySelector(".start");
+    if (begin) choose(begin, `${playing && player.playing ? "Pause" : "Play"} ${begin.dataset.title}`, playing && player.playing ? "pause" : "play");
   }
 }
 
@@ -97,6 +97,7 @@ function showFound({ hits, suggestions, complete }) {
     return;
   }
   byId("results").replaceChildren(el("ul", { class: "songs" }, hits.map((song) => songRow(song))));
+  markPlaying();
   const shown = hits.length >= PAGE ? `The first ${PAGE} songs` : counted(hits.length, "song", "songs");
   say(byId("found"), `${shown} for “${query}”${complete ? "" : ". Some servers did not answer in time; there may be more."}`);
 }
@@ -223,14 +224,13 @@ function showModes() {
   say(byId("repeat-mark"), queue.repeat === "one" ? "1" : "");
 }
 
-let shownSong = null;
+let shown = [null, false];
 
 player.addEventListener("change", () => {
   showPlayer();
-  if (shownSong !== player.song) {
-    shownSong = player.song;
-    markPlaying();
-  }
+  if (shown[0] === player.song && shown[1] === player.playing) return;
+  shown = [player.song, player.playing];
+  markPlaying();
 });
 player.addEventListener("ended", () => {
   if (queue.repeat === "one") { player.seek(0); player.play(); } else next(false);
@@ -299,7 +299,7 @@ async function refreshHolders() {
 
 function showHolders() {
   const holders = new Set(marked?.holders ?? []);
-  const names = state.servers.filter((server) => holders.has(server.endpoint)).map((server) => server.id);
+  const names = state.servers.filter((server) => holders.has(server.endpoint)).map((server) => server.label);
   say(byId("holders"), marked && names.length ? `“${marked.song.title}” is on ${names.join(", ")}` : "");
   tree.light(holders);
   showList(holders);
@@ -320,16 +320,16 @@ async function showServer(server, offset = 0) {
   try {
     const { total, songs } = await ask("/api/songs", { server: server.id, offset, limit: PAGE });
     const rows = songs.map((song) => songRow(song, false));
-    const list = offset ? place.querySelector("ul") : el("ul", { class: "songs", tabindex: 0, "aria-label": `Songs of ${server.id}` });
+    const list = offset ? place.querySelector("ul") : el("ul", { class: "songs", tabindex: 0, "aria-label": `Songs of ${server.label}` });
     list.append(...rows);
     const here = offset + songs.length;
     const more = here < total && songs.length ? el("button", { class: "link", type: "button", onclick: () => showServer(server, here) }, `Show more, ${(total - here).toLocaleString("en")} are left`) : null;
-    const title = el("div", { class: "heading" }, el("h2", {}, `Songs of ${server.id}`), el("span", { class: "quiet" }, counted(total, "song", "songs")),
+    const title = el("div", { class: "heading" }, el("h2", {}, `Songs of ${server.label}`), el("span", { class: "quiet" }, counted(total, "song", "songs")),
       el("button", { class: "link", type: "button", onclick: () => tree.choose(server.id) }, "Close"));
     place.replaceChildren(title, total ? list : el("p", { class: "quiet" }, "No songs yet. Put files into its folder; it finds them by itself."), ...(more ? [more] : []));
     markPlaying();
   } catch (error) {
-    place.replaceChildren(el("p", { class: "quiet" }, `The songs of ${server.id} cannot be listed. ${error.message}`));
+    place.replaceChildren(el("p", { class: "quiet" }, `The songs of ${server.label} cannot be listed. ${error.message}`));
   }
 }
 

@@ -150,7 +150,7 @@ export class Tree {
     const isHolder = this.holders.has(server.endpoint);
     const share = Math.min(1, server.capacity ? server.clients / server.capacity : 0);
     const marks = [server.root && "root", server.own && "yours"].filter(Boolean).join(", ");
-    const label = [`${server.id}, ${server.clients} of ${counted(server.capacity, "listener", "listeners")}, ${counted(server.songs, "song", "songs")}`,
+    const label = [`${server.label}, ${server.clients} of ${counted(server.capacity, "listener", "listeners")}, ${counted(server.songs, "song", "songs")}`,
       marks, isHolder && "holds the song"].filter(Boolean).join(", ");
     const middle = node.height / 2;
     const letters = Math.floor((node.width - 92) / 8);
@@ -161,13 +161,13 @@ export class Tree {
       onclick: () => { this.reached = server.id; this.choose(server.id); },
       onkeydown: (event) => this.key(event, node),
     },
-    svg("title", {}, `${server.id} at ${server.endpoint}`),
+    svg("title", {}, `${server.label} at ${server.endpoint}`),
     svg("rect", { class: "halo", x: -3, y: -3, width: node.width + 6, height: node.height + 6, rx: 17 }),
     svg("rect", { class: "box", width: node.width, height: node.height, rx: 14 }),
     svg("circle", { class: "gauge-back", cx: 34, cy: middle, r: 15 }),
     share > 0 && svg("circle", { class: "gauge", cx: 34, cy: middle, r: 15, transform: `rotate(-90 34 ${middle})`, "stroke-dasharray": `${share * RING} ${RING}` }),
     svg("text", { class: "small", x: 34, y: middle + 4, "text-anchor": "middle" }, String(server.clients)),
-    svg("text", { x: 64, y: middle - 3 }, short(server.id, letters)),
+    svg("text", { x: 64, y: middle - 3 }, short(server.label, letters)),
     svg("text", { class: "small", x: 64, y: middle + 15 }, [counted(server.songs, "song", "songs"), marks].filter(Boolean).join(" · ")),
     isHolder && svg("path", { class: "note", d: `M${node.width - 20} ${middle - 22}v13.2a4.4 3.6 0 1 1-2-3v-11.6l10-2.4v10.8a4.4 3.6 0 1 1-2-3v-6z` }),
     );
@@ -207,7 +207,7 @@ export function treeList(servers, holders) {
   const branch = (nodes) => el("ul", {}, nodes.map((node) => {
     const { server } = node;
     const marks = [server.root && "root", server.own && "yours", holders.has(server.endpoint) && "holds the song"].filter(Boolean).join(", ");
-    return el("li", {}, el("strong", {}, server.id),
+    return el("li", {}, el("strong", {}, server.label),
       ` ${server.clients} of ${counted(server.capacity, "listener", "listeners")}, ${counted(server.songs, "song", "songs")}${marks && ` (${marks})`}`,
       node.children.length ? branch(node.children) : null);
   }));

@@ -18,9 +18,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -29,9 +30,12 @@ from scale0_core.client import Client, Worker
 from scale0_core.testing import ProcessBroker
 from scale0_majordomo import Client as MajordomoClient
 from scale0_majordomo import Worker as MajordomoWorker
+from scale0_musicquest.client import MusicClient
+from scale0_musicquest.tunes import make_tunes
 from scale0_zpipes import Pipe
 
 TIMEOUT_MS = 10_000
+PLUGINS = ["echo", "discovery", "zpipes", "majordomo", "musicquest-broker", "musicquest-server"]
 
 
 def main() -> int:
@@ -41,20 +45,61 @@ def main() -> int:
     parser.add_argument("--name", help="the broker's name (default: demo, with --once one of its own)")
     options = parser.parse_args()
     name = options.name or (f"demo-{os.getpid()}" if options.once else "demo")
-    with empty_folder() as folder:
+    with empty_folder() as folder, ExitStack() as started:
         try:
-            settings = [f"broker.data_dir={folder}/records"]
-            if options.once:  # so that the tour does not need a port that somebody else may have
-                settings.append(f'plugin.majordomo.bind=["ipc://{folder}/majordomo"]')
-            broker = ProcessBroker(name, Path(), [part for each in settings for part in ("--set", each)])
+            broker = start(started, name, settings_of(folder, local=options.once))
+            for number in (1, 2):  # two more music servers, so that there is a tree
+                own = music_settings(folder, f"songs-{number}", broker.address("musicquest-broker", "servers"))
+                start(started, f"{name}-music-{number}", {**own, "broker.plugins": ["musicquest-server"]})
         except AssertionError as error:
             print(error, file=sys.stderr)
             return 1
-        try:
-            show(broker)
-            return tour(broker) if options.once else wait(broker)
-        finally:
-            broker.stop()
+        show(broker)
+        return tour(broker) if options.once else wait(broker)
+
+
+def start(started: ExitStack, name: str, settings: Mapping[str, Any]) -> ProcessBroker:
+    """Start a broker that ends with the demo."""
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    broker = ProcessBroker(name, Path(), options)
+    started.callback(broker.stop)
+    return broker
+
+
+def settings_of(folder: Path, *, local: bool) -> dict[str, Any]:
+    """Give the settings of the demo's broker; a tour uses no port, which somebody else may have."""
+    settings: dict[str, Any] = {"broker.data_dir": f"{folder}/records", "broker.plugins": PLUGINS}
+    if not local:
+        return {**settings, "plugin.musicquest-server.music": make_songs(folder, "songs", 3)}
+    music = {f"bind_{who}": [f"ipc://{folder}/music-{who}"] for who in ("servers", "clients")}
+    settings |= {f"plugin.musicquest-broker.{key}": value for key, value in music.items()}
+    settings |= {"plugin.majordomo.bind": [f"ipc://{folder}/majordomo"]}
+    return {**settings, **music_settings(folder, "songs", music["bind_servers"][0], songs=3)}
+
+
+def music_settings(folder: Path, name: str, announce: str, songs: int = 5) -> dict[str, Any]:
+    """Give the settings of a music server with songs of its own, at ports that are free."""
+    settings = {
+        "music": make_songs(folder, name, songs),
+        "clients": ["tcp://127.0.0.1:*"],
+        "children": ["tcp://127.0.0.1:*"],
+        "broker": announce,
+    }
+    return {
+        "broker.data_dir": f"{folder}/records-{name}",
+        **{f"plugin.musicquest-server.{key}": value for key, value in settings.items()},
+    }
+
+
+def make_songs(folder: Path, name: str, count: int) -> str:
+    """Make tunes for a music server; each server has another choice of them."""
+    place = folder / name
+    tunes = make_tunes(place, count)
+    if name.endswith("1"):
+        tunes[0].unlink()
+    if name.endswith("2"):
+        tunes[1].unlink()
+    return str(place)
 
 
 @contextmanager
@@ -76,7 +121,7 @@ def show(broker: ProcessBroker) -> None:
     for service, sockets in broker.addresses.items():
         for socket, addresses in sockets.items():
             for address in addresses:
-                print(f"  {service:12} {socket:12} {address}")
+                print(f"  {service:17} {socket:10} {address}")
     print()
 
 
@@ -94,6 +139,9 @@ def wait(broker: ProcessBroker) -> int:
         (f"zpipes read --name {broker.name} x", "and take it out"),
         ("majordomo worker upper -- tr a-z A-Z", "a worker of Majordomo"),
         ("majordomo call upper hello", "a call to it"),
+        ("musicquest search a", "songs of three servers"),
+        ("musicquest play", "a player on the terminal"),
+        ("musicquest web", "and one in the browser"),
         (f"status --name {broker.name}", "how the broker is doing"),
         ("plugins ls", "what is installed"),
         ("plugin new weather", "write a plugin of your own"),
@@ -127,6 +175,7 @@ def tour(broker: ProcessBroker) -> int:
         pipes_keep_chunks,
         pipes_between_commands,
         majordomo_serves_both,
+        music_is_found_and_fetched,
         disabled_is_silent,
         one_broker_of_a_name,
         ends_cleanly,
@@ -322,6 +371,18 @@ def with_upper(broker: ProcessBroker, client: MajordomoClient) -> bytes:
         worker.add("shout", bytes.upper)
         worker.wait_ready()
         return client.call("shout", b"hello").body
+
+
+def music_is_found_and_fetched(broker: ProcessBroker) -> str:
+    """Find a song that only another server has, and fetch it."""
+    with MusicClient(broker.address("musicquest-broker", "clients"), timeout=20) as client:
+        deadline = time.monotonic() + 20
+        while len(servers := client.servers()) < 3 or not (hits := client.search(artist="scale0", fresh=True).hits)[4:]:
+            expect(True, time.monotonic() < deadline)
+        hit = hits[-1]
+        path = client.download(hit, Path("song.wav"))
+        expect(hit.song.sha256, hashlib.sha256(path.read_bytes()).hexdigest())
+    return f"{len(hits)} songs in a tree of {len(servers)} servers; {hit.song.title!r} was fetched and is whole"
 
 
 def disabled_is_silent(broker: ProcessBroker) -> str:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scale0_musicquest import remembered
 from scale0_musicquest import shelf as shelf_module
 from scale0_musicquest.shelf import MOST_READ, Scan, Shelf, ShelfError, SongMissingError
 from scale0_musicquest.songs import Song
@@ -362,8 +363,7 @@ def test_any_damage_to_the_memory_does_no_harm(music, shelf, data):
         raw[at:at] = data.draw(st.binary(max_size=20))
     state.write_bytes(raw)
     (song,) = new_shelf(music).scan().added
-    assert song.name == "song.ogg"
-    assert song.size == len(content)
+    assert (song.name, song.size, song.sha256) == ("song.ogg", len(content), sha256(content))
 
 
 def test_lines_of_the_memory_that_are_not_songs_start_it_afresh(music, shelf):
@@ -372,8 +372,8 @@ def test_lines_of_the_memory_that_are_not_songs_start_it_afresh(music, shelf):
     state = music.parent / "state" / "songs.json"
     good = state.read_text().splitlines()
     for field, value in (("name", "../x"), ("sha256", "zz"), ("mtime_ns", "now"), ("mtime_ns", None), ("size", -1)):
-        bad = json.dumps({**json.loads(good[1]), field: value})
-        state.write_text("\n".join([good[0], bad]) + "\n")
+        bad = [good[0] + "\n", json.dumps({**json.loads(good[1]), field: value}) + "\n"]
+        state.write_text("".join([*bad, remembered._seal(bad)]))
         assert new_shelf(music).scan().added[0].sha256 == sha256(b"song")
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import shutil
 import struct
 import threading
 import time
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
 from scale0_core.api import Scale0Error
+from scale0_core.testing import BrokerStarter
 from scale0_musicquest.songs import Hit, Holder, Song
+from scale0_musicquest.tunes import make_tunes
 from scale0_musicquest.web.app import PageServer, listen
 
 RATE = 8_000
+ANY_PORT = ["tcp://127.0.0.1:*"]
+SERVERS = 3
 
 
 def tune(seconds: float, pitch: float) -> bytes:
@@ -204,3 +210,47 @@ def wait_until(condition: Any, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"
         time.sleep(0.02)
+
+
+class Network(NamedTuple):
+    """A broker and its servers, each with some of the tunes."""
+
+    clients: str
+    tunes: list[Path]
+    endpoints: list[str]
+
+
+@contextmanager
+def real_network(folder: Path) -> Iterator[Network]:
+    """Start a broker and three servers in a row, each a process, with the last tune on two of them."""
+    tunes = make_tunes(folder / "all", count=4, seconds=6.0)
+    with BrokerStarter() as start:
+        broker = start(
+            ["musicquest-broker"],
+            {"plugin": {"musicquest-broker": {"bind_servers": ANY_PORT, "bind_clients": ANY_PORT, "lease": 3.0}}},
+        )
+        endpoints = []
+        for number in range(SERVERS):
+            music = folder / f"server{number}"
+            music.mkdir()
+            for tune in (tunes[number], tunes[-1]) if number else (tunes[0],):
+                shutil.copy(tune, music)
+            server = start(
+                ["musicquest-server"],
+                {
+                    "plugin": {
+                        "musicquest-server": {
+                            "music": str(music),
+                            "clients": ANY_PORT,
+                            "children": ANY_PORT,
+                            "broker": broker.address("musicquest-broker", "servers"),
+                            "slots": 1,
+                            "rescan": 0.5,
+                            "heartbeat": 0.5,
+                            "replicate_after": 0,
+                        }
+                    }
+                },
+            )
+            endpoints.append(server.address("musicquest-server", "clients"))
+        yield Network(broker.address("musicquest-broker", "clients"), tunes, endpoints)

@@ -145,7 +145,10 @@ def test_any_range_gets_exactly_the_bytes_it_names(client: httpx.Client, big: tu
 
 @pytest.mark.parametrize(
     "path",
-    ["..%2F..%2Fetc%2Fpasswd", "%2e%2e%2f", "../../etc/passwd", "a/b", ".hidden", "nobody.ogg", "%00", "%FF%FE", "a%5Cb", ""],
+    [
+        "..%2F..%2Fetc%2Fpasswd", "%2e%2e%2f", "../../etc/passwd", "a/b", ".hidden", "nobody.ogg", "%00", "%FF%FE",
+        "a%5Cb", "",
+    ],
 )  # fmt: skip
 def test_names_that_lead_elsewhere_are_not_found(client: httpx.Client, path: str):
     for place in ("/api/song/", "/api/holders/", "/static/"):

@@ -4,72 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
 
-from scale0_core.testing import BrokerStarter
 from scale0_musicquest.client.sync import MusicClient
-from scale0_musicquest.tunes import make_tunes
 from scale0_musicquest.web.source import song_url
 
-from .listening import listening, wait_until
+from .listening import Network, listening, real_network, wait_until
 
 pytestmark = pytest.mark.slow
-
-ANY_PORT = ["tcp://127.0.0.1:*"]
-SERVERS = 3
-
-
-class Network(NamedTuple):
-    """A broker and its servers, each with some of the tunes."""
-
-    clients: str
-    tunes: list[Path]
-    endpoints: list[str]
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    folder = tmp_path_factory.mktemp("music")
-    tunes = make_tunes(folder / "all", count=4, seconds=6.0)
-    with BrokerStarter() as start:
-        broker = start(
-            ["musicquest-broker"],
-            {"plugin": {"musicquest-broker": {"bind_servers": ANY_PORT, "bind_clients": ANY_PORT, "lease": 3.0}}},
-        )
-        endpoints = []
-        for number in range(SERVERS):
-            music = folder / f"server{number}"
-            music.mkdir()
-            for tune in (tunes[number], tunes[-1]) if number else (tunes[0],):  # the last tune is on two servers
-                shutil.copy(tune, music)
-            server = start(
-                ["musicquest-server"],
-                {
-                    "plugin": {
-                        "musicquest-server": {
-                            "music": str(music),
-                            "clients": ANY_PORT,
-                            "children": ANY_PORT,
-                            "broker": broker.address("musicquest-broker", "servers"),
-                            "slots": 1,
-                            "rescan": 0.5,
-                            "heartbeat": 0.5,
-                            "replicate_after": 0,
-                        }
-                    }
-                },
-            )
-            endpoints.append(server.address("musicquest-server", "clients"))
-        yield Network(broker.address("musicquest-broker", "clients"), tunes, endpoints)
+    with real_network(tmp_path_factory.mktemp("music")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +86,10 @@ def test_a_song_that_nobody_has(client: httpx.Client):
 
 
 def test_the_command_serves_the_page_until_a_signal_ends_it(network: Network):
-    code = "import sys; from scale0_musicquest.web.app import serve; serve(sys.argv[1], 0, lambda line: print(line, flush=True))"
+    code = (
+        "import sys; from scale0_musicquest.web.app import serve; "
+        "serve(sys.argv[1], 0, lambda line: print(line, flush=True))"
+    )
     program = subprocess.Popen(
         [sys.executable, "-c", code, network.clients], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -27,9 +27,14 @@ from scale0_core.client.session import WORKER
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import describe
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
-from scale0_core.plugins import PluginSet
+from scale0_core.plugins import GROUP, PluginSet
 from scale0_core.protocol.codes import CODES
 from scale0_core.protocol.states import BROKER, CLIENT, draw
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -56,9 +61,10 @@ def main() -> int:
     return 1 if check and stale else 0
 
 
-def own_plugins() -> list[str]:
-    """Give the names of the plugins in this repository, whatever else is installed."""
-    return sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+def own(group: str) -> list[str]:
+    """Give the names of the entry points of a group in this repository, whatever else is installed."""
+    projects = [tomllib.loads(path.read_text(encoding="utf-8")) for path in ROOT.glob("plugins/*/pyproject.toml")]
+    return sorted(name for each in projects for name in each["project"]["entry-points"].get(group, ()))
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -69,8 +75,8 @@ def settings_page() -> str:
     tables = attrs.fields(attrs.resolve_types(CoreSettings))
     parts = [SETTINGS_INTRODUCTION, *(settings_table(table.name, table.type) for table in tables)]
     plugins = PluginSet()
-    plugins.load_installed(own_plugins())
-    for name in own_plugins():
+    plugins.load_installed(own(GROUP))
+    for name in own(GROUP):
         if name in plugins.failures:
             raise SystemExit(f"plugin {name}: {plugins.failures[name]}")
         info = plugins.plugins[name].info
@@ -215,9 +221,9 @@ def commands_page() -> str:
         command = scale0.get_command(context, name)
         assert command is not None
         parts += command_parts(command, f"scale0 {name}")
-    own = own_plugins()
+    ours = own(PLUGIN_COMMANDS)
     for entry in sorted(entry_points(group=PLUGIN_COMMANDS), key=lambda entry: entry.name):
-        if entry.name in own:
+        if entry.name in ours:
             parts += command_parts(plugin_command(entry), f"scale0 {entry.name}", f"From the plugin {entry.name}. ")
     return "\n".join(parts)
 

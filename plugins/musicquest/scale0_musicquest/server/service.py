@@ -446,8 +446,10 @@ class MusicServer:
 
     def _downloaded(self, download: Downloaded) -> None:
         if self.events is not None:
-            told = {"server": self.ident, "song": download.name, "bytes": download.bytes, "complete": download.complete}
-            self.events.append(Event("song_download", told))
+            name, sent, complete = download
+            self.events.append(
+                Event("song_download", {"server": self.ident, "song": name, "bytes": sent, "complete": complete})
+            )
 
     def _evicted(self, names: list[str]) -> None:
         """Take note that replicas had to go for another."""

@@ -58,6 +58,7 @@ class Report:
         """Read it from JSON's types."""
         table = table_of(value)
         children_endpoint = endpoint_of(table, "children_endpoint", "")
+        slots = whole_of(table, "slots", 0, most=MAX_IDS)
         return cls(
             id=identity(table.get("id")),
             endpoint=endpoint,
@@ -66,7 +67,7 @@ class Report:
             songs=whole_of(table, "songs", 0, most=MAX_NUMBER),
             clients=whole_of(table, "clients", 0, most=MAX_NUMBER),
             # without an address nobody can become its child
-            slots=whole_of(table, "slots", 0, most=MAX_IDS) if children_endpoint else 0,
+            slots=slots if children_endpoint else 0,
             children=tuple(dict.fromkeys(list_of(table, "children", identity, most=MAX_IDS))),
             father=identity(table["father"]) if table.get("father") else "",
             path=tuple(list_of(table, "path", identity, most=MAX_IDS)),

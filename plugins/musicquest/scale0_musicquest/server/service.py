@@ -303,6 +303,7 @@ class MusicServer:
             "father": describe([father])[0] if father is not None else None,
             "children": describe(list(links.children.values())),
             "path": list(links.path),
+            "registered": links.broker_heard is not None,
             "clients": len(self.uploads.clients),
             "capacity": self.settings.capacity,
             "load": self.uploads.load,

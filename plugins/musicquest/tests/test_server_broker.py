@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -197,6 +200,31 @@ def test_a_song_that_many_want_is_taken_over_by_the_neighbour(quest, peers):
         holder["endpoint"] for hit in second.search(name="hit.ogg", fresh=True)["hits"] for holder in hit["holders"]
     ]
     assert set(held) == {endpoint(quest, 0), endpoint(quest, 1)}
+
+
+def test_a_broker_that_comes_late_and_is_restarted_learns_of_the_servers(scale0_broker, tmp_path, peers):
+    folder = Path(tempfile.mkdtemp(prefix="mq-"))  # an address of a unix socket is short
+    try:
+        places = {
+            "bind_servers": [f"ipc://{folder}/servers"],
+            "bind_clients": [f"ipc://{folder}/clients"],
+            "lease": 3.0,
+        }
+        (tmp_path / "music").mkdir()
+        table = {"music": str(tmp_path / "music"), "clients": ANY_PORT, "children": ANY_PORT, "heartbeat": 0.5}
+        table["broker"] = places["bind_servers"][0]
+        server = scale0_broker.in_thread(["musicquest-server"], {"plugin": {"musicquest-server": table}})
+        client = peers(places["bind_clients"][0], zmq.REQ)
+        for _ in range(2):
+            broker = scale0_broker.in_thread(["musicquest-broker"], {"plugin": {"musicquest-broker": places}})
+            end = time.monotonic() + PATIENCE
+            while (answer := client.ask("hello")) == [b"bye"]:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert answer == [b"hello", server.address("musicquest-server", "clients").encode()]
+            broker.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_songs_put_into_the_folder_of_a_running_server_are_served(quest):

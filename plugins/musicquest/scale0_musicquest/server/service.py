@@ -7,7 +7,7 @@ announces itself), ``holders`` (other servers, whose songs are taken over).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count, islice
+from itertools import count
 from typing import Any, ClassVar
 
 import attrs
@@ -221,8 +221,8 @@ class MusicServer:
     def _list(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         told = table_of(wire.one_json(message))
         offset, limit = whole_of(told, "offset", 0), whole_of(told, "limit", 100, most=MOST_LISTED)
-        songs = islice(self.library, offset, offset + limit) if offset < len(self.library) else ()
-        return [_json(message, wire.LIST, {"total": len(self.library), "songs": [song.to_json() for song in songs]})]
+        songs = [song.to_json() for song in self.library.page(offset, limit)]
+        return [_json(message, wire.LIST, {"total": len(self.library), "songs": songs})]
 
     def _top(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         limit = whole_of(table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
@@ -257,7 +257,7 @@ class MusicServer:
         if self._adverts is None or not len(self._adverts.library):
             return b""
         self._next_advert = (self._next_advert + 1) % len(self._adverts.library)
-        return next(islice(self._adverts.library, self._next_advert, None)).name.encode()
+        return self._adverts.library.page(self._next_advert, 1)[0].name.encode()
 
     def _stale(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         told = table_of(wire.one_json(message))

@@ -209,8 +209,8 @@ def no_cycle(world):
 
     def check():
         by_ident = {server.ident: server for server in world.servers}
-        for server in world.servers:
-            seen = set()
+        for start in world.servers:
+            seen, server = set(), start
             while server is not None and server.ident not in seen:
                 seen.add(server.ident)
                 father = server.links.father
@@ -283,12 +283,11 @@ def test_servers_may_be_roots_of_their_own_and_be_told_their_father(tmp_path):
             return [world.make(node, number)]
 
         world.net.add(f"s{number}", make)
-    known = lambda: (
-        all(len(server.library) for server in world.servers)
-        and all(  # noqa: E731
-            world.server(number).links.father for number in (1, 3)
-        )
-    )
+
+    def known():
+        joined = all(world.server(number).links.father for number in (1, 3))
+        return joined and all(len(server.library) for server in world.servers)
+
     assert world.net.run_until(known, 30)
     world.net.run(20)
     assert world.server(0).links.father is world.server(2).links.father is None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -175,7 +177,7 @@ def play(
       scale0 musicquest play
       printf 'add tune-1.wav\\nplay\\n' | scale0 musicquest play --player null
     """  # noqa: D301
-    with _client(broker, timeout) as client, _folder(keep) as folder:
+    with _until_a_signal(), _client(broker, timeout) as client, _folder(keep) as folder:
         _listen(client, folder, songs, player, adverts, playlist)
 
 
@@ -213,6 +215,26 @@ def _listen(
             shell.run(script_lines(), to_the_end=True)
     finally:
         deck.close()
+
+
+@contextmanager
+def _until_a_signal() -> Iterator[None]:
+    """End as shells expect it, and have no player go on, when this process is to end or its terminal is gone."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        for other in found:
+            signal.signal(other, signal.SIG_IGN)  # what is cleaned up has its own time limit
+        raise SystemExit(128 + number)
+
+    # nohup has one of them ignored, and so it stays
+    found = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _player(name: str) -> Any:

@@ -303,6 +303,7 @@ class MusicServer:
             "father": describe([father])[0] if father is not None else None,
             "children": describe(list(links.children.values())),
             "path": list(links.path),
+            "registered": links.broker_heard is not None,
             "clients": len(self.uploads.clients),
             "capacity": self.settings.capacity,
             "load": self.uploads.load,
@@ -425,9 +426,9 @@ class MusicServer:
     def _searched(self, search: Search, outcome: str, now: float) -> None:
         if self.events is not None:
             query = search.query
-            what = {"song": query.name} if query.is_exact else {"text": query.text or query.title or query.artist}
+            key, what = ("song", query.name) if query.is_exact else ("text", query.text or query.title or query.artist)
             ms = round((now - search.started) * 1000, 3)
-            self.events.append(Event("song_search", {"server": self.ident, **what, "outcome": outcome, "ms": ms}))
+            self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
 
     def _started(self, song: Song, now: float) -> list[Effect]:
         """Take note that a download has begun; what is wanted too often is offered to the neighbours."""
@@ -446,8 +447,10 @@ class MusicServer:
 
     def _downloaded(self, download: Downloaded) -> None:
         if self.events is not None:
-            told = {"server": self.ident, "song": download.name, "bytes": download.bytes, "complete": download.complete}
-            self.events.append(Event("song_download", told))
+            name, sent, complete = download
+            self.events.append(
+                Event("song_download", {"server": self.ident, "song": name, "bytes": sent, "complete": complete})
+            )
 
     def _evicted(self, names: list[str]) -> None:
         """Take note that replicas had to go for another."""

@@ -58,6 +58,11 @@ class Watched:
     def search(self, text: str) -> None:
         self.page.fill("#q", text)
 
+    def find(self, text: str) -> None:
+        """Search, and wait for songs."""
+        self.search(text)
+        self.page.wait_for_selector(f"#found:has-text('for “{text}”')")
+
 
 @pytest.fixture
 def world() -> Shelves:
@@ -108,6 +113,7 @@ def play(watched: Watched, title: str) -> None:
 
 
 def test_searching_as_one_types(watched: Watched, world: Shelves):
+    watched.until("document.querySelectorAll('#results .song').length === 1")  # what the own server has, to begin with
     watched.page.locator("#q").press_sequentially("blue", delay=10)
     watched.until("document.querySelectorAll('#results .song').length === 3")
     assert watched.page.inner_text("#found") == "3 songs for “blue”"
@@ -118,13 +124,13 @@ def test_searching_as_one_types(watched: Watched, world: Shelves):
 def test_a_typo_is_met_by_a_suggestion(watched: Watched):
     watched.search("cooper")
     watched.page.get_by_role("button", name="Copper Rain").click()
-    watched.page.wait_for_selector("#results .song")
+    watched.page.wait_for_selector("#found:has-text('1 song for')")
     assert "Copper Rain" in watched.page.inner_text("#results")
     assert watched.page.input_value("#q") == "Copper Rain"
 
 
 def test_a_song_plays_and_its_holders_light_up(watched: Watched):
-    watched.search("blue hour")
+    watched.find("blue hour")
     play(watched, "Blue Hour")
     watched.until("document.querySelector('#clock').textContent.startsWith('0:01')")
     assert watched.page.inner_text("#now-title") == "Blue Hour"
@@ -137,8 +143,7 @@ def test_a_song_plays_and_its_holders_light_up(watched: Watched):
 
 
 def test_the_queue_goes_on_by_itself_and_by_hand(watched: Watched, world: Shelves):
-    watched.search("blue")
-    watched.page.wait_for_selector("#results .song")
+    watched.find("blue")
     for title in ("Blue River, Slow Boat", "Paper Moons"):
         watched.page.get_by_role("button", name=f"Add {title} to the queue").click()
     play(watched, "Blue Hour")
@@ -163,8 +168,7 @@ def test_the_queue_goes_on_by_itself_and_by_hand(watched: Watched, world: Shelve
 
 
 def test_the_queue_is_there_again_after_a_reload(watched: Watched):
-    watched.search("blue")
-    watched.page.wait_for_selector("#results .song")
+    watched.find("blue")
     play(watched, "Blue Hour")
     watched.page.click("#repeat")
     watched.page.click("#shuffle")
@@ -252,16 +256,14 @@ def test_what_servers_say_is_never_markup(watched: Watched, world: Shelves):
     world.add_server(bad, "rio")
     world.add_song("bad.wav", tune(2, 440), world.rows[0].endpoint, title=bad, artist=bad)
     watched.until("document.querySelectorAll('.node').length === 7")
-    watched.search("onerror")
-    watched.page.wait_for_selector("#results .song")
+    watched.find("onerror")
     play(watched, bad)
     assert watched.page.inner_text("#now-title") == bad
     assert watched.looks("document.querySelectorAll('img[src=x]').length") == 0
 
 
 def test_all_that_can_be_used_has_a_name_and_is_reached_by_the_keyboard(watched: Watched):
-    watched.search("blue")
-    watched.page.wait_for_selector("#results .song")
+    watched.find("blue")
     unnamed = watched.looks(
         """[...document.querySelectorAll('button, a, input')].filter((one) => !one.hidden && !(one.textContent.trim()
         || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)"""
@@ -305,8 +307,7 @@ def test_real_tunes_play_from_real_servers(browser: Any, tmp_path: Path):
         shared = network.tunes[-1]
         watched.until("/ 5 songs /.test(document.querySelector('#verdict').textContent.replaceAll('·', '/'))")
         watched.until("document.querySelectorAll('.edge').length === 2")
-        watched.search(shared.stem)
-        watched.page.wait_for_selector("#results .song, #results .chip")
+        watched.find(shared.stem.partition(" ")[2])  # a number, then the title
         title = watched.page.locator("#results .song .title").first.inner_text()
         play(watched, title)
         watched.until("document.querySelector('#clock').textContent.startsWith('0:01')")
@@ -322,8 +323,7 @@ def test_screenshots(watched: Watched, tmp_path: Path):
     page = watched.page
     assert "token" not in page.url
     page.screenshot(path=tmp_path / "desktop-start.png")
-    watched.search("blue")
-    page.wait_for_selector(".song")
+    watched.find("blue")
     for row in range(3):
         page.locator(".song").nth(row).get_by_role("button", name="to the queue").click()
     page.locator(".song").first.get_by_role("button", name="Play").click()

@@ -10,6 +10,7 @@ const KEPT = "musicquest";
 const TYPING_MS = 180;
 const HOLDERS_MS = 10000;
 const PAGE = 50;
+const OFFERED = 5;
 
 const kept = (() => {
   try { return JSON.parse(localStorage.getItem(KEPT)) ?? {}; } catch { return {}; }
@@ -82,6 +83,23 @@ async function search() {
 function showIntroduction() {
   say(byId("found"), "");
   showMessage("What would you like to hear?", "Type a title, an artist, an album, or the name of a file. Every server of the tree is asked.");
+  introduced = "";
+  offerOwn();
+}
+
+let introduced = "";
+
+// Before anything is looked for, a few songs of the own server are there to begin with.
+async function offerOwn() {
+  const own = state.servers.find((server) => server.own);
+  const now = own ? `${own.id} ${own.songs}` : "";
+  if (query || !own?.songs || introduced === now) return;
+  introduced = now;
+  const told = await ask("/api/songs", { server: own.id, limit: OFFERED }).catch(() => null);
+  if (!told?.songs.length || query) return;
+  byId("results").querySelector(".songs")?.remove();
+  byId("results").append(el("ul", { class: "songs", "aria-label": "Songs of your server" }, told.songs.map((song) => songRow(song, false))));
+  markPlaying();
 }
 
 function showMessage(lead, ...rest) {
@@ -360,6 +378,7 @@ function onState(now) {
   verdict(now);
   tree.show(now.servers);
   showTop(now.top);
+  offerOwn();
   showHolders();
   refreshHolders();
 }

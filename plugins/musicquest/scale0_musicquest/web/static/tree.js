@@ -4,7 +4,7 @@ import { counted, el, svg } from "./dom.js";
 
 const RING = 2 * Math.PI * 15;
 
-const WIDE = { width: 184, height: 68, gapX: 24, gapY: 44 };
+const WIDE = { width: 212, height: 68, gapX: 24, gapY: 44 };
 const NARROW = { height: 64, gapY: 12, indent: 22 };
 
 // Brings servers into the order of the tree, each once, even when fathers are named in a circle.
@@ -64,7 +64,8 @@ function edgePath(node, isNarrow) {
   return `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`;
 }
 
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+// A long name keeps its end, where the port of an address is.
+const short = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}` : text);
 
 // The nodes on the way from the own server to the nearest holder; the song takes this way to be found.
 function wayToHolder(nodes, holders) {
@@ -140,8 +141,8 @@ export class Tree {
     }));
     edges.sort((one, other) => one.classList.contains("lit") - other.classList.contains("lit"));
     this.place.replaceChildren(svg("svg", {
-      role: "tree", "aria-label": "Servers of the tree", width: size.width + 8, height: size.height + 8,
-      viewBox: `-4 -4 ${size.width + 8} ${size.height + 8}`,
+      role: "tree", "aria-label": "Servers of the tree", width: size.width + 8, height: size.height + 18,
+      viewBox: `-4 -14 ${size.width + 8} ${size.height + 18}`,
     }, edges, this.nodes.map((node) => this.node(node))));
   }
 
@@ -153,7 +154,7 @@ export class Tree {
     const label = [`${server.label}, ${server.clients} of ${counted(server.capacity, "listener", "listeners")}, ${counted(server.songs, "song", "songs")}`,
       marks, isHolder && "holds the song"].filter(Boolean).join(", ");
     const middle = node.height / 2;
-    const letters = Math.floor((node.width - 92) / 8);
+    const letters = Math.floor((node.width - 76) / 9);
     return svg("g", {
       class: `node${isHolder ? " holder" : ""}${server.id === this.chosen ? " chosen" : ""}`, transform: `translate(${node.x} ${node.y})`,
       role: "treeitem", "aria-level": node.depth + 1, "aria-selected": String(server.id === this.chosen), "aria-label": label,
@@ -169,7 +170,8 @@ export class Tree {
     svg("text", { class: "small", x: 34, y: middle + 4, "text-anchor": "middle" }, String(server.clients)),
     svg("text", { x: 64, y: middle - 3 }, short(server.label, letters)),
     svg("text", { class: "small", x: 64, y: middle + 15 }, [counted(server.songs, "song", "songs"), marks].filter(Boolean).join(" · ")),
-    isHolder && svg("path", { class: "note", d: `M${node.width - 20} ${middle - 22}v13.2a4.4 3.6 0 1 1-2-3v-11.6l10-2.4v10.8a4.4 3.6 0 1 1-2-3v-6z` }),
+    isHolder && svg("g", { class: "badge", transform: `translate(${node.width - 16} 1)` }, svg("circle", { r: 11 }),
+      svg("path", { transform: "scale(.6)", d: "M-2.5 -7v13.2a4.4 3.6 0 1 1-2-3v-11.6l10-2.4v10.8a4.4 3.6 0 1 1-2-3v-6z" })),
     );
   }
 

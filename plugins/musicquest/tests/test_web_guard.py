@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from scale0_core.api import Scale0Error
+from scale0_musicquest.web.app import listen
 from scale0_musicquest.web.guard import MAX_SESSIONS, Keys
 
 from .listening import Listening, listening, small_world
@@ -123,3 +125,12 @@ def test_sessions_are_bounded():
     assert not keys.knows("")
     keys.close(sessions[-1] or "")
     assert not keys.knows(sessions[-1] or "")
+
+
+def test_a_port_in_use_is_told_in_words(site: Listening):
+    with pytest.raises(Scale0Error, match=f"port {site.port} cannot be taken"):
+        listen(site.port)
+
+
+def test_only_this_machine_is_served(site: Listening):
+    assert site.server.listening.getsockname()[0] == "127.0.0.1"

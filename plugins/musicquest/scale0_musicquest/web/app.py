@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scale0_core.api import Scale0Error
+from scale0_core.cli.kit import NotReachedError
 from scale0_musicquest.names import name_fault
 from scale0_musicquest.songs import MAX_TEXT
 from scale0_musicquest.web import pages
@@ -240,9 +241,12 @@ def listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        why = error.strerror or str(error)
+        raise NotReachedError(
+            f"port {port} cannot be taken", why, "the page was not started", "name another one, or 0 for any"
+        ) from error
     return listening
 
 

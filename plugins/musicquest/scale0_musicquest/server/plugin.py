@@ -13,6 +13,8 @@ from scale0_musicquest.server.service import NAME, MusicServer
 from scale0_musicquest.server.settings import MusicServerSettings
 from scale0_musicquest.shelf import Shelf
 
+LONGEST_NAME = 40
+
 _MADE: WeakValueDictionary[str, MusicServer] = WeakValueDictionary()
 """The servers of this process, by the name of their broker: they are told their addresses when these are open."""
 
@@ -38,7 +40,9 @@ def scale0_services(settings: MusicServerSettings, context: BrokerContext) -> li
     state = Path(context.data_dir) / NAME
     songs = Shelf(_folder(settings.music, context), state / "songs", settings.replica_bytes)
     adverts = Shelf(_folder(settings.adverts, context), state / "adverts", 0) if settings.adverts else None
-    server = _MADE[context.name] = MusicServer(settings, secrets.token_hex(8), songs, adverts)
+    # for people the broker's name; the rest tells this start from the one before, and from a namesake elsewhere
+    ident = f"{context.name[:LONGEST_NAME]}-{secrets.token_hex(4)}"
+    server = _MADE[context.name] = MusicServer(settings, ident, songs, adverts)
     return [server]
 
 

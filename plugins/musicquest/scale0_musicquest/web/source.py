@@ -12,6 +12,8 @@ import attrs
 from scale0_musicquest.names import name_fault
 from scale0_musicquest.songs import Hit, Song
 
+_NAMED = re.compile(r"(.+)-[0-9a-f]{8}").fullmatch
+"""An id as servers draw it: the name of their broker, and something that is theirs alone."""
 _DRAWN_BY_CHANCE = re.compile(r"[0-9a-f]{16,}").fullmatch
 
 
@@ -151,7 +153,10 @@ def found_json(found: Found) -> dict[str, Any]:
 
 def label(server: Server) -> str:
     """Give the name by which people know a server; an id drawn by chance says less than where the server is."""
-    return server.endpoint.partition("://")[2] if _DRAWN_BY_CHANCE(server.id) else server.id
+    if _DRAWN_BY_CHANCE(server.id):
+        return server.endpoint.partition("://")[2]
+    named = _NAMED(server.id)
+    return named[1] if named else server.id
 
 
 def server_json(server: Server, own: str) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Query:
         return cls(**texts, limit=max(1, whole_of(table, "limit", 20, most=MAX_HITS)))
 
 
-# --- reading JSON of others --------------------------------------------------------------------------------------------
+# --- reading JSON of others -------------------------------------------------------------------------------------------
 
 
 def table_of(value: object) -> Mapping[str, Any]:

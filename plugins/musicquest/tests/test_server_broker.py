@@ -185,6 +185,21 @@ def test_a_killed_root_is_replaced(quest):
     assert third.search(name="two.ogg", fresh=True)["hits"]
 
 
+@pytest.mark.requirement("M18")
+@pytest.mark.requirement("M40")
+def test_servers_told_a_full_father_come_to_stand_below_each_other_and_stay_there(quest):
+    """A chain, since each takes one child only; who was sent on does not change its place again."""
+    first = quest.server({"0.ogg": b"0"}, slots=1, father="none", heartbeat=20.0)
+    father = quest.servers[0].address("musicquest-server", "children")
+    others = [quest.server({f"{n}.ogg": b"%d" % n}, slots=1, father=father, heartbeat=20.0) for n in range(1, 4)]
+    for peer in others:
+        peer.until(lambda stats: stats["father"])
+    found = first.search(text="ogg", limit=10)
+    assert sorted(hit["name"] for hit in found["hits"]) == ["0.ogg", "1.ogg", "2.ogg", "3.ogg"]
+    assert sorted(len(peer.stats()["path"]) for peer in (first, *others)) == [0, 1, 2, 3]
+    assert [peer.stats()["joined"] for peer in others] == [1, 1, 1]
+
+
 @pytest.mark.requirement("M25")
 def test_a_song_that_many_want_is_taken_over_by_the_neighbour(quest, peers):
     song = random.Random(2).randbytes(700_001)

@@ -305,6 +305,7 @@ class MusicServer:
             "father": describe([father])[0] if father is not None else None,
             "children": describe(list(links.children.values())),
             "path": list(links.path),
+            "joined": links.rejoined,
             "registered": links.broker_heard is not None,
             "clients": len(self.uploads.clients),
             "capacity": self.settings.capacity,

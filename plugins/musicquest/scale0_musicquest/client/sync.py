@@ -33,7 +33,8 @@ from scale0_musicquest.client.link import Links, ask_broker, new_tag
 from scale0_musicquest.client.session import Question, Session, read_error
 from scale0_musicquest.client.storage import Memory, PartialFile, is_there
 from scale0_musicquest.client.transfer import Progress, Transfer
-from scale0_musicquest.download import PATIENCE, Download
+from scale0_musicquest.download import CHUNK, PATIENCE, Download
+from scale0_musicquest.names import read_name
 from scale0_musicquest.songs import (
     MAX_HITS,
     Hit,
@@ -57,6 +58,7 @@ BROKER_PATIENCE = 2.0
 LAST_WORDS_MS = 200
 SERVER_SHARE = 0.8
 """How much of the time that is left a server may use for a search, so that its answer comes in time."""
+MAX_ADVERT = 20_000_000
 MAX_ROWS = 100_000
 
 _Answer = TypeVar("_Answer")
@@ -293,6 +295,24 @@ class MusicClient:
         )
         transfer.run(tuple(holder.endpoint for holder in hit.holders))
         return memory.content()
+
+    def advert(self) -> tuple[str, bytes] | None:
+        """Get an advert from its own server, in the original form: a file's name and content; None when it has none."""
+        self.stats()  # so that there is a server
+        (told,) = self._links.ask_plainly(self.server, wire.ADVERT, timeout=self.timeout)[:1]
+        name = read_name(told)
+        if name is None or told == wire.NOT_FOUND:
+            return None
+        parts: list[bytes] = []
+        while len(parts) * CHUNK < MAX_ADVERT:
+            place = (wire.number(len(parts) * CHUNK), wire.number(CHUNK))
+            answer = self._links.ask_plainly(
+                self.server, wire.FETCH, wire.ADVERT, told, *place, timeout=self.timeout
+            )  # fmt: skip
+            parts.append(answer[0])
+            if len(answer[0]) < CHUNK:
+                break
+        return name, b"".join(parts)
 
     def _locate(self, song: Song, lost: list[str], suspects: set[str]) -> Future[tuple[str, ...]]:
         """Ask the server afresh who holds a song, and tell it who did not."""

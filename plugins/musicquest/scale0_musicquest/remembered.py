@@ -1,10 +1,11 @@
 """What was known of songs when it was last written down, so that a restart need not read them all again.
 
-A text file: a line that says what it is, then a line of JSON for each song. It can be lost without harm.
+A text file: a line that says what it is, a line of JSON for each song, and their hash. It can be lost without harm.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,9 +30,11 @@ def load(path: Path) -> list[Known]:
     """Read what was written down; nothing when the file is damaged or not there."""
     try:
         with path.open(encoding="utf-8") as file:
-            if json.loads(file.readline()) != _TITLE:
-                return []
-            return [_read(line) for line in file]
+            lines = file.readlines()
+        *told, last = lines or [""]
+        if not told or json.loads(told[0]) != _TITLE or last != _seal(told):
+            return []
+        return [_read(line) for line in told[1:]]
     except (OSError, ValueError, RecursionError):  # MalformedError among them
         return []
 
@@ -42,9 +45,18 @@ def save(path: Path, known: Iterable[Known]) -> None:
 
 
 def _lines(known: Iterable[Known]) -> Iterator[str]:
-    yield json.dumps(_TITLE) + "\n"
-    for song, mark, _ in known:
-        yield json.dumps({**song.to_json(), "mtime_ns": mark.mtime_ns}) + "\n"
+    lines = [json.dumps(_TITLE) + "\n"]
+    lines += (json.dumps({**song.to_json(), "mtime_ns": mark.mtime_ns}) + "\n" for song, mark, _ in known)
+    yield from lines
+    yield _seal(lines)
+
+
+def _seal(lines: Iterable[str]) -> str:
+    """Give the last line, by which damage to the others is found."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode())
+    return json.dumps({"sha256": digest.hexdigest()}) + "\n"
 
 
 def _read(line: str) -> Known:

@@ -137,6 +137,11 @@ class Shelf:
             self.replicas.drop(name)  # an own song needs no replica
             del copies[name]
         self._account_for(copies, accounted)
+        self._remembered = {
+            (name, replica): each
+            for (name, replica), each in self._remembered.items()
+            if name in (copies if replica else own)
+        }
         for name in self.replicas.shrink():
             copies.pop(name, None)
         gone = sorted(known - own.keys() - copies.keys())
@@ -301,7 +306,7 @@ class Shelf:
     def begin(self, song: Song) -> list[str]:
         """Begin a replica; gives the names of those that had to go for it."""
         self._open()
-        if os.path.lexists(self.folder / song.name) and not song_fault(song.name):
+        if not song_fault(song.name) and os.path.lexists(self.folder / song.name):
             raise ShelfError(f"{song.name} is a song of this server")
         return self._forget_copies(self.replicas.begin(song))
 

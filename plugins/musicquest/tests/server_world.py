@@ -61,7 +61,7 @@ class Talk(Script):
         answers = [frames for frames in self.answers(peer, before) if frames[0] == b"ZMQ01"]
         if not answers:
             return None
-        header, *frames = answers[-1]
+        _, *frames = answers[-1]
         assert frames[1] == (tag.encode() if isinstance(tag, str) else tag)
         return [frames[0], *frames[2:]]
 

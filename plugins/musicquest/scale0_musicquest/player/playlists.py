@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Mapping
@@ -61,7 +62,8 @@ def save(folder: Path, name: str, tracks: Iterable[Track]) -> Path:
         fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise PlaylistError(f"{path} cannot be written", error.strerror or str(error), "nothing was saved") from error
     return path
 

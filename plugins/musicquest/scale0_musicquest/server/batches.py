@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from scale0_musicquest import wire
 from scale0_musicquest.songs import MAX_HITS, Hit, MalformedError, Query, items_of
@@ -15,31 +15,48 @@ MAX_HOPS = 1_000
 MAX_WAIT_MS = 600_000
 
 
-class AskedSearch(NamedTuple):
-    """A search as a neighbour passes it on."""
+AskedSearch: TypeAlias = tuple[str, Query, int, int]
+"""A search as a neighbour passes it on: its uuid, the query, the milliseconds left, and the hops so far."""
 
-    uuid: str
-    query: Query
-    left_ms: int
-    hops: int
-
-
-class FoundSongs(NamedTuple):
-    """A neighbour's answer to a search."""
-
-    uuid: str
-    hits: list[Hit]
-    complete: bool
+FoundSongs: TypeAlias = tuple[str, list[Hit], bool]
+"""A neighbour's answer: the uuid, what was found, and whether all have answered."""
 
 
 def read_searches(frame: bytes) -> list[AskedSearch]:
     """Read the searches of a message."""
-    return items_of(wire.from_json(frame), _read_search, most=MAX_BATCH)
+    found: list[AskedSearch] = []
+    for item in _items(frame):
+        if type(item) is not list or len(item) != 4:
+            raise MalformedError("a search is uuid, query, milliseconds left, hops")
+        uuid, query, left, hops = item
+        if type(uuid) is not str or not 0 < len(uuid) <= MAX_UUID or not uuid.isascii():
+            raise MalformedError("a uuid has ASCII characters, and not too many")
+        if type(left) is not int or type(hops) is not int or not (0 <= left <= MAX_WAIT_MS and 0 <= hops <= MAX_HOPS):
+            raise MalformedError("a search has milliseconds left and hops")
+        # nearly all are for one name, and many for the same
+        exact = type(query) is dict and len(query) == 1 and type(query.get("name")) is str
+        found.append((uuid, _exact(query["name"]) if exact else Query.from_json(query), left, hops))
+    return found
 
 
 def read_found(frame: bytes) -> list[FoundSongs]:
     """Read the answers of a message."""
-    return items_of(wire.from_json(frame), _read_found, most=MAX_BATCH)
+    found: list[FoundSongs] = []
+    for item in _items(frame):
+        if type(item) is not list or len(item) != 3:
+            raise MalformedError("an answer is uuid, hits, complete")
+        uuid, hits, complete = item
+        if type(uuid) is not str or type(complete) is not bool or type(hits) is not list:
+            raise MalformedError("an answer is uuid, hits, complete")
+        found.append((uuid, items_of(hits, Hit.from_json, most=MAX_HITS) if hits else hits, complete))
+    return found
+
+
+def _items(frame: bytes) -> list[Any]:
+    items = wire.from_json(frame)
+    if type(items) is not list or len(items) > MAX_BATCH:
+        raise MalformedError(f"it is a list of at most {MAX_BATCH} items")
+    return items
 
 
 def search_item(uuid: str, query: Query, left_ms: int, hops: int) -> list[Any]:
@@ -69,28 +86,6 @@ def is_uuid(uuid: object) -> bool:
     return type(uuid) is str and 0 < len(uuid) <= MAX_UUID and uuid.isascii()
 
 
-def _read_search(item: object) -> AskedSearch:
-    if type(item) is not list or len(item) != 4:
-        raise MalformedError("a search is uuid, query, milliseconds left, hops")
-    uuid, query, left, hops = item
-    if not is_uuid(uuid):
-        raise MalformedError("a search has a uuid of ASCII characters")
-    if type(left) is not int or type(hops) is not int or not (0 <= left <= MAX_WAIT_MS and 0 <= hops <= MAX_HOPS):
-        raise MalformedError("a search has milliseconds left and hops")
-    # nearly all are for one name, and many for the same
-    exact = type(query) is dict and len(query) == 1 and type(query.get("name")) is str
-    return AskedSearch(uuid, _exact(query["name"]) if exact else Query.from_json(query), left, hops)
-
-
 @lru_cache(4096)
 def _exact(name: str) -> Query:
     return Query.from_json({"name": name})
-
-
-def _read_found(item: object) -> FoundSongs:
-    if type(item) is not list or len(item) != 3:
-        raise MalformedError("an answer is uuid, hits, complete")
-    uuid, hits, complete = item
-    if not is_uuid(uuid) or type(complete) is not bool or type(hits) is not list:
-        raise MalformedError("an answer is uuid, hits, complete")
-    return FoundSongs(uuid, items_of(hits, Hit.from_json, most=MAX_HITS) if hits else [], complete)

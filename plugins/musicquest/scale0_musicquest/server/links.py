@@ -88,6 +88,7 @@ class Links:
         self._report_due = 0.0 if settings.broker else NEVER
         self._reported = -NEVER
         self._reports = count(1)
+        self._left = False
         self._beat_due = 0.0
         self._join_due = 0.0 if self._told_father else NEVER
         self._probes: deque[float] = deque()
@@ -183,7 +184,7 @@ class Links:
         table = table_of(wire.from_json(body[1]))
         lease = whole_of(table, "lease_ms", 10_000) / 1000
         self._lease = min(max(lease, 0.03), LONGEST_LEASE)
-        self._report_due = min(self._report_due, now + self._lease / 3)
+        self._report_by(now + self._lease / 3, now)
         father = table.get("father")
         if father is None or not self._needs_father:
             return []
@@ -195,7 +196,7 @@ class Links:
         self._report_by(self._reported + SHORTEST_PAUSE, now)
 
     def _report_by(self, when: float, now: float) -> None:
-        if self._settings.broker:
+        if self._settings.broker and not self._left:
             self._report_due = min(self._report_due, max(when, now))
 
     # --- finding a father ---------------------------------------------------------------------------------------------
@@ -354,7 +355,7 @@ class Links:
             child = self.children.get(peer)
             return self.lose(child, now, "not reachable") if child is not None else []
         if socket == BROKER:
-            self._report_due = min(self._report_due, now + max(ASK_AGAIN, self._beat / 4))
+            self._report_by(now + max(ASK_AGAIN, self._beat / 4), now)
             return []
         if self._attempt is not None:
             self._attempt.again = now + ASK_AGAIN
@@ -445,7 +446,9 @@ class Links:
         """Give the last words to all neighbours and the broker."""
         words: list[Effect] = [neighbour.say(wire.BYE) for neighbour in self.neighbours if neighbour.extended]
         if self._settings.broker:
-            words.append((BROKER, (b"", wire.BYE, self.endpoint.encode())))
+            words.append((BROKER, (b"", wire.BYE, self.endpoint.encode(), wire.to_json({"id": self.ident}))))
+        self._left = True
+        self._report_due = self._beat_due = NEVER
         return words
 
 

@@ -14,7 +14,7 @@ import attrs
 from scale0_core.api import Deadlines, Effect, Send
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
-from scale0_musicquest.server.batches import found_item, is_uuid, search_item
+from scale0_musicquest.server.batches import AskedSearch, FoundSongs, found_item, is_uuid, search_item
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.neighbours import Neighbour
 from scale0_musicquest.server.settings import MusicServerSettings
@@ -167,21 +167,38 @@ class Searches:
         self._see(uuid, now)
         return self._begin(Search(uuid, Query(name=name), None, now, now + self._settings.deadline, 0), None, now)
 
-    def ask_from(
-        self, neighbour: Neighbour, uuid: str, query: Query, left_ms: int, hops: int, now: float
-    ) -> list[Effect]:
-        """Take a search that a neighbour passes on."""
-        self.counts.passed_on += 1
-        if self._was_seen(uuid):
-            return self._tell(neighbour, uuid, query, (), True, now)
-        self._see(uuid, now)
-        others = len(self._neighbours) - (neighbour in self._neighbours)
-        if not others:  # as in most servers of a tree: there is nobody else to ask
-            return self._tell(neighbour, uuid, query, self._own(query, hops), True, now)
-        if len(self._open) >= self._settings.max_searches:
-            self.counts.refused += 1
-            return self._tell(neighbour, uuid, query, self._own(query, hops), False, now)
-        return self._begin(Search(uuid, query, neighbour, now, now + left_ms / 1000, hops), neighbour, now)
+    def asked_by(self, neighbour: Neighbour, searches: Sequence[AskedSearch], now: float) -> list[Effect]:
+        """Take the searches that a neighbour passes on."""
+        self.counts.passed_on += len(searches)
+        if neighbour.extended and self._neighbours == {neighbour}:
+            self._answer_alone(neighbour, searches, now)
+            return []
+        effects: list[Effect] = []
+        for uuid, query, left_ms, hops in searches:
+            if self._was_seen(uuid):
+                effects += self._tell(neighbour, uuid, (), True, now)
+                continue
+            self._see(uuid, now)
+            if len(self._open) >= self._settings.max_searches:
+                self.counts.refused += 1
+                effects += self._tell(neighbour, uuid, self._own(query, hops), False, now)
+            else:
+                search = Search(uuid, query, neighbour, now, now + left_ms / 1000, hops)
+                effects += self._begin(search, neighbour, now)
+        return effects
+
+    def _answer_alone(self, neighbour: Neighbour, searches: Sequence[AskedSearch], now: float) -> None:
+        """Answer from the own disk, as most servers of a tree do: there is nobody else to ask."""
+        found = neighbour.found
+        if not found and searches:
+            self._gather(neighbour, now)
+        for uuid, query, _, hops in searches:
+            if self._was_seen(uuid):
+                found.append([uuid, [], True])
+                continue
+            self._see(uuid, now)
+            hits = self._own(query, hops)
+            found.append(found_item(uuid, hits, True) if hits else [uuid, hits, True])
 
     def _begin(self, search: Search, source: Neighbour | None, now: float) -> list[Effect]:
         query = search.query
@@ -195,8 +212,9 @@ class Searches:
                     continue
                 if neighbour.extended:
                     search.pending.add(neighbour)
+                    if not neighbour.searches:
+                        self._gather(neighbour, now)
                     neighbour.searches.append(item)
-                    self._gather(neighbour, now)
                 elif query.is_exact:  # an original server knows no other question
                     search.pending.add(neighbour)
                     effects.append(neighbour.send(wire.SEARCH, search.uuid.encode(), query.name.encode()))
@@ -212,24 +230,27 @@ class Searches:
 
     # --- those who answer ---------------------------------------------------------------------------------------------
 
-    def found(self, neighbour: Neighbour, uuid: str, hits: Sequence[Hit], complete: bool, now: float) -> list[Effect]:
-        """Take a neighbour's answer."""
-        search = self._open.get(uuid)
-        if search is None or neighbour not in search.pending:
-            return []  # too late
-        search.pending.remove(neighbour)
-        search.complete = search.complete and complete
-        had = bool(search.hits)
-        if hits:
-            search.take(hits)
-        if not search.pending:
-            self._timers.remove(uuid)
-            return self._finish(search, now)
-        if hits and not had:
-            self._set_timer(search, now)
-        return []
+    def answered_by(self, neighbour: Neighbour, answers: Iterable[FoundSongs], now: float) -> list[Effect]:
+        """Take a neighbour's answers."""
+        effects: list[Effect] = []
+        for uuid, hits, complete in answers:
+            search = self._open.get(uuid)
+            if search is None or neighbour not in search.pending:
+                continue  # too late
+            search.pending.remove(neighbour)
+            if not complete:
+                search.complete = False
+            had = bool(search.hits)
+            if hits:
+                search.take(hits)
+            if not search.pending:
+                self._timers.remove(uuid)
+                effects += self._finish(search, now)
+            elif hits and not had:
+                self._set_timer(search, now)
+        return effects
 
-    def found_by_original(self, neighbour: Neighbour, uuid: str, endpoint: str, now: float) -> list[Effect]:
+    def answered_by_original(self, neighbour: Neighbour, uuid: str, endpoint: str, now: float) -> list[Effect]:
         """Take the answer of an original server: an address, or none."""
         search = self._open.get(uuid)
         if search is None:
@@ -238,7 +259,7 @@ class Searches:
         if endpoint:
             song = Song(search.query.name, 0, UNKNOWN_SHA256)
             hits.append(Hit(song, (Holder(endpoint, 1.0, search.hops + 1),)))
-        return self.found(neighbour, uuid, hits, True, now)
+        return self.answered_by(neighbour, [(uuid, hits, True)], now)
 
     def lost(self, neighbour: Neighbour, now: float) -> list[Effect]:
         """Wait no longer for a neighbour that is gone; what it had asked is of no use to anybody."""
@@ -249,16 +270,16 @@ class Searches:
                 del self._open[search.uuid]
                 self._timers.remove(search.uuid)
             elif neighbour in search.pending:
-                effects += self.found(neighbour, search.uuid, (), False, now)
+                effects += self.answered_by(neighbour, [(search.uuid, [], False)], now)
         return effects
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, search: Search, now: float) -> list[Effect]:
+    def _finish(self, search: Search, now: float) -> Sequence[Effect]:
         self._open.pop(search.uuid, None)
         query, asker = search.query, search.asker
         if isinstance(asker, Neighbour):
-            return self._tell(asker, search.uuid, query, search.best(), search.complete, now)
+            return self._tell(asker, search.uuid, search.best(), search.complete, now)
         if query.is_exact and (search.hits or search.complete):
             self._cache.put(query.name, tuple(_elsewhere(search.best())), now, found=bool(search.hits))
         if asker is None:
@@ -292,13 +313,14 @@ class Searches:
         return [(SOCKET, wire.answer(message, wire.FOUND, wire.to_json(told)))]
 
     def _tell(
-        self, neighbour: Neighbour, uuid: str, query: Query, hits: Sequence[Hit], complete: bool, now: float
-    ) -> list[Effect]:
+        self, neighbour: Neighbour, uuid: str, hits: Sequence[Hit], complete: bool, now: float
+    ) -> Sequence[Effect]:
         """Answer a neighbour."""
         if neighbour.extended:
+            if not neighbour.found:
+                self._gather(neighbour, now)
             neighbour.found.append(found_item(uuid, hits, complete) if hits else [uuid, [], complete])
-            self._gather(neighbour, now)
-            return []
+            return ()
         best = min((holder for hit in hits for holder in hit.holders), key=_rank, default=None)
         endpoint = best.endpoint.encode() if best is not None else wire.NOT_FOUND
         return [neighbour.send(wire.FOUND, uuid.encode(), endpoint, (1).to_bytes(4, "big"))]

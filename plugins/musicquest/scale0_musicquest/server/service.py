@@ -16,7 +16,7 @@ from scale0_core.api import Connect, Disconnect, Effect, Endpoint, Event, Frames
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
-from scale0_musicquest.server.batches import read_found, read_searches
+from scale0_musicquest.server.batches import is_uuid, read_found, read_searches
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.links import BROKER, Links, describe
 from scale0_musicquest.server.neighbours import CHILDREN, FATHER, Neighbour
@@ -303,6 +303,7 @@ class MusicServer:
             "father": describe([father])[0] if father is not None else None,
             "children": describe(list(links.children.values())),
             "path": list(links.path),
+            "registered": links.broker_heard is not None,
             "clients": len(self.uploads.clients),
             "capacity": self.settings.capacity,
             "load": self.uploads.load,
@@ -362,42 +363,36 @@ class MusicServer:
             return self._from_original(neighbour, body, now)
         word = wire.short(body[1]) if len(body) > 1 else b""
         payload = body[2] if len(body) > 2 else b""
-        effects: list[Effect] = []
         if word == wire.SEARCH:
-            for uuid, query, left_ms, hops in read_searches(payload):
-                effects += self.searches.ask_from(neighbour, uuid, query, left_ms, hops, now)
-        elif word == wire.FOUND:
-            for uuid, hits, complete in read_found(payload):
-                effects += self.searches.found(neighbour, uuid, hits, complete, now)
-        elif word == wire.HUGZ:
+            return self.searches.asked_by(neighbour, read_searches(payload), now)
+        if word == wire.FOUND:
+            return self.searches.answered_by(neighbour, read_found(payload), now)
+        if word == wire.HUGZ:
             return self.links.father_says(wire.from_json(payload), now) if neighbour.is_father else ()
-        elif word == wire.REPLICATE:
+        if word == wire.REPLICATE:
             told = table_of(wire.from_json(payload))
             song = attrs.evolve(Song.from_json(told), replica=True)
             return self.pulls.offer(song, [endpoint_of(told, "endpoint")], "popular", now)[1]
-        elif word == wire.BYE:
+        if word == wire.BYE:
             return self.links.lose(neighbour, now, "left")
-        elif word == wire.ERROR:
+        if word == wire.ERROR:
             forgotten = neighbour.is_father and bytes(payload) == b"404"
             return self.links.forgotten(now) if forgotten else ()
-        else:
-            raise MalformedError("this word is not known here")
-        return effects
+        raise MalformedError("this word is not known here")
 
     def _from_original(self, neighbour: Neighbour, body: Frames, now: float) -> Iterable[Effect]:
         """Take a message as the original servers write it."""
         word = wire.short(body[0])
         if word == wire.SEARCH and len(body) == 3:
             uuid, name = wire.text(body[1], wire.MAX_TAG), read_name(body[2])
-            if name is None:
+            if name is None or not is_uuid(uuid):
                 return [neighbour.send(wire.FOUND, bytes(body[1]), wire.NOT_FOUND, (1).to_bytes(4, "big"))]
-            return self.searches.ask_from(
-                neighbour, uuid, Query(name=name), round(self.settings.deadline * 900), 1, now
-            )
+            left_ms = round(self.settings.deadline * 900)
+            return self.searches.asked_by(neighbour, [(uuid, Query(name=name), left_ms, 1)], now)
         if word == wire.FOUND and len(body) == 4:
             uuid, place = wire.text(body[1], wire.MAX_TAG), wire.text(body[2])
             endpoint = "" if place == "NF" else endpoint_of({"endpoint": place}, "endpoint")
-            return self.searches.found_by_original(neighbour, uuid, endpoint, now)
+            return self.searches.answered_by_original(neighbour, uuid, endpoint, now)
         if word == wire.ERROR:
             return ()
         raise MalformedError("this word is not known here")
@@ -425,9 +420,9 @@ class MusicServer:
     def _searched(self, search: Search, outcome: str, now: float) -> None:
         if self.events is not None:
             query = search.query
-            what = {"song": query.name} if query.is_exact else {"text": query.text or query.title or query.artist}
+            key, what = ("song", query.name) if query.is_exact else ("text", query.text or query.title or query.artist)
             ms = round((now - search.started) * 1000, 3)
-            self.events.append(Event("song_search", {"server": self.ident, **what, "outcome": outcome, "ms": ms}))
+            self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
 
     def _started(self, song: Song, now: float) -> list[Effect]:
         """Take note that a download has begun; what is wanted too often is offered to the neighbours."""
@@ -446,8 +441,10 @@ class MusicServer:
 
     def _downloaded(self, download: Downloaded) -> None:
         if self.events is not None:
-            told = {"server": self.ident, "song": download.name, "bytes": download.bytes, "complete": download.complete}
-            self.events.append(Event("song_download", told))
+            name, sent, complete = download
+            self.events.append(
+                Event("song_download", {"server": self.ident, "song": name, "bytes": sent, "complete": complete})
+            )
 
     def _evicted(self, names: list[str]) -> None:
         """Take note that replicas had to go for another."""

@@ -1,0 +1,119 @@
+"""The client with the real broker and real servers, in processes of their own."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from scale0_musicquest.client import MusicClient, NotFoundError
+
+from .music_town import Town, endpoint_of
+
+CONTENT = random.Random(2).randbytes(30_000_001)
+SMALL = {"nf.wav": b"NF", "exact.wav": CONTENT[:1_000_000], "ünï.wav": b"unicode"}
+
+
+@pytest.fixture
+def town(scale0_broker, tmp_path):
+    return Town(scale0_broker, tmp_path)
+
+
+@pytest.mark.requirement("M1")
+@pytest.mark.requirement("M4")
+@pytest.mark.requirement("M5")
+@pytest.mark.requirement("M6")
+def test_a_song_is_found_in_the_tree_and_comes_straight_from_its_holder(town, tmp_path):
+    town.add({"here.wav": b"here"})
+    holder = town.add(SMALL)
+    with town.client() as client:
+        town.wait_for_songs(client, "here.wav", *SMALL)
+        for name, content in SMALL.items():
+            hit = client.hit(name)
+            assert [one.endpoint for one in hit.holders] == [endpoint_of(holder)]
+            assert client.download(hit, tmp_path / name).read_bytes() == content
+            assert client.read(hit, 1, 3) == content[1:4]
+        with pytest.raises(NotFoundError):
+            client.hit("nobody.wav")
+        assert len(client.servers()) == 2
+        total, songs = client.songs(endpoint_of(holder))
+        assert (total, {song.name for song in songs}) == (3, set(SMALL))
+        assert client.stats(endpoint_of(holder))["songs"] == 3
+
+
+@pytest.mark.requirement("M32")
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_holder_that_is_killed_at_half_of_a_download_is_replaced(town, tmp_path, others, monkeypatch):
+    monkeypatch.setattr("scale0_musicquest.client.transfer.SHOW_EVERY", 0.0)
+    town.add({"here.wav": b"here"}, replicate_after=0)
+    victim = town.add({"big.wav": CONTENT}, replicate_after=0)
+    with town.client() as client:
+        town.wait_for_songs(client, "here.wav", "big.wav")
+        hit = client.hit("big.wav")
+        for _ in range(others):
+            town.add({"big.wav": CONTENT}, replicate_after=0)
+        town.wait_for_songs(client, "big.wav", holders=1 + others)
+        killed: list[int] = []
+
+        def at_half(progress) -> None:
+            if not killed and progress.received >= len(CONTENT) // 2:
+                victim.process.kill()
+                victim.process.wait()
+                killed.append(progress.received)
+
+        assert [one.endpoint for one in hit.holders] == [endpoint_of(victim)]
+        client.download(hit, tmp_path / "big.wav", progress=at_half)
+    assert len(CONTENT) // 2 <= killed[0] < len(CONTENT)  # at most ten chunks more were on their way
+    assert (tmp_path / "big.wav").read_bytes() == CONTENT
+
+
+def test_the_own_server_dies_and_another_one_does_the_bidding(town):
+    first = town.add({"a.wav": b"a"})
+    with town.client() as client:
+        town.wait_for_songs(client, "a.wav")
+        assert client.server == endpoint_of(first)
+        second = town.add({"b.wav": b"b"})
+        town.wait_for_songs(client, "a.wav", "b.wav")
+        first.kill()
+        town.wait_for_songs(client, "b.wav")
+        assert client.server == endpoint_of(second)
+
+
+def test_many_clients_and_threads_download_at_once(town, tmp_path):
+    town.add({"big.wav": CONTENT}, replicate_after=0)
+    ends: list[bytes] = []
+
+    def download(client: MusicClient, number: int) -> None:
+        path = client.download(client.hit("big.wav"), tmp_path / f"{number}.wav")
+        ends.append(path.read_bytes())
+
+    with town.client() as one, town.client() as two:
+        town.wait_for_songs(one, "big.wav")
+        town.wait_for_songs(two, "big.wav")
+        threads = [threading.Thread(target=download, args=((one, two)[number % 2], number)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert ends == [CONTENT] * 4
+
+
+@pytest.mark.requirement("M36")
+def test_an_advert_comes_from_the_own_server(town, tmp_path):
+    adverts = tmp_path / "adverts"
+    adverts.mkdir()
+    content = CONTENT[:600_000]
+    (adverts / "buy.wav").write_bytes(content)
+    town.add({"a.wav": b"a"}, adverts=str(adverts))
+    with town.client() as client:
+        town.wait_for_songs(client, "a.wav")
+        assert client.advert() == ("buy.wav", content)
+
+
+@pytest.mark.requirement("M36")
+def test_a_server_without_adverts_gives_none(town):
+    town.add({"a.wav": b"a"})
+    with town.client() as client:
+        town.wait_for_songs(client, "a.wav")
+        assert client.advert() is None

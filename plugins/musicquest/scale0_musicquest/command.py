@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -56,7 +58,7 @@ def main() -> None:
     Examples:
       scale0 musicquest tunes songs           # a few songs to begin with
       scale0 musicquest search quest
-      scale0 musicquest get tune-1.wav
+      scale0 musicquest get '01 Morning Sockets.wav'
       scale0 musicquest play                  # the interactive player
       scale0 musicquest tree
     """  # noqa: D301
@@ -118,8 +120,8 @@ def get(song: str, target: Path | None, broker: str, timeout: float) -> None:
 
     \b
     Examples:
-      scale0 musicquest get tune-1.wav
-      scale0 musicquest get tune-1.wav --to Music
+      scale0 musicquest get '01 Morning Sockets.wav'
+      scale0 musicquest get '01 Morning Sockets.wav' --to Music
     """  # noqa: D301
     with _client(broker, timeout) as client:
         hit = _find(client, song)
@@ -171,11 +173,11 @@ def play(
 
     \b
     Examples:
-      scale0 musicquest play tune-1.wav tune-2.wav
+      scale0 musicquest play '01 Morning Sockets.wav' '03 Heartbeat Waltz.wav'
       scale0 musicquest play
-      printf 'add tune-1.wav\\nplay\\n' | scale0 musicquest play --player null
+      printf 'add Sockets\\nplay\\n' | scale0 musicquest play --player null
     """  # noqa: D301
-    with _client(broker, timeout) as client, _folder(keep) as folder:
+    with _until_a_signal(), _client(broker, timeout) as client, _folder(keep) as folder:
         _listen(client, folder, songs, player, adverts, playlist)
 
 
@@ -213,6 +215,26 @@ def _listen(
             shell.run(script_lines(), to_the_end=True)
     finally:
         deck.close()
+
+
+@contextmanager
+def _until_a_signal() -> Iterator[None]:
+    """End as shells expect it, and have no player go on, when this process is to end or its terminal is gone."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        for other in found:
+            signal.signal(other, signal.SIG_IGN)  # what is cleaned up has its own time limit
+        raise SystemExit(128 + number)
+
+    # nohup has one of them ignored, and so it stays
+    found = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _player(name: str) -> Any:
@@ -337,7 +359,9 @@ def _grow(branch: Tree, rows: list[dict[str, Any]], all_rows: list[dict[str, Any
         if row["id"] in drawn:
             continue
         drawn.add(row["id"])
-        figures = f"{row['songs']} songs, {row['clients']} of {row['capacity']} clients"
+        figures = (
+            f"{row['songs']} {'song' if row['songs'] == 1 else 'songs'}, {row['clients']} of {row['capacity']} clients"
+        )
         twig = branch.add(Text(f"{_printable(row['id'])}  {_printable(row['endpoint'])}  {figures}"))
         _grow(twig, [other for other in all_rows if other["father"] == row["id"]], all_rows, drawn)
 

@@ -337,7 +337,16 @@ def test_a_song_that_is_damaged_everywhere_is_an_error(world, tmp_path):
     with pytest.raises(DamagedError, match="another SHA-256") as told:
         client.download(client.hit("a.wav"), tmp_path / "a.wav")
     assert told.value.stage is Stage.CHECK
-    assert not (tmp_path / "a.wav").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_holders_the_one_that_is_not_damaged_is_found(world, note, tmp_path):
+    _, server, client = world
+    bad = note(FakeServer(SONGS))
+    bad.damages = True
+    server.others = [bad]
+    client.download(client.hit("a.wav"), tmp_path / "a.wav")
+    assert (tmp_path / "a.wav").read_bytes() == CONTENT
 
 
 def test_two_downloads_to_one_file_do_not_mix(world, tmp_path):

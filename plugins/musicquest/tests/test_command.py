@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -128,6 +129,27 @@ def test_songs_and_scripts_are_played(use, town, name, tmp_path):
     assert told.stdout.count("\n") == 3
     assert run("playlist", "nothing", **lists).returncode == 65
     assert run("playlist", "../x", **lists).returncode == 65
+
+
+def test_a_signal_ends_the_player_program_too(town, name, tmp_path):
+    fake = tmp_path / "mpv"
+    fake.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid.new && mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 1000\n"
+    )
+    fake.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        command("play", name, "--broker", town.address), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_player_that_is_not_there_and_a_song_that_nobody_has(use):

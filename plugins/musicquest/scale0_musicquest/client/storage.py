@@ -171,6 +171,10 @@ class PartialFile(Ordered):
         self._early.clear()
         self._hasher = Hasher(self._descriptor, 0)
 
+    def discard(self) -> None:
+        """Take it away."""
+        self.path.unlink(missing_ok=True)
+
     def finish(self) -> None:
         """Make it the file that was wanted, safe on the disk."""
         try:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
@@ -32,7 +33,7 @@ from scale0_musicquest.client.errors import (
 from scale0_musicquest.client.link import Links, ask_broker, new_tag
 from scale0_musicquest.client.session import Question, Session, read_error
 from scale0_musicquest.client.storage import Memory, PartialFile, is_there
-from scale0_musicquest.client.transfer import Progress, Transfer
+from scale0_musicquest.client.transfer import Locate, Progress, Transfer
 from scale0_musicquest.download import CHUNK, PATIENCE, Download
 from scale0_musicquest.names import read_name
 from scale0_musicquest.songs import (
@@ -97,6 +98,13 @@ class TopRow:
     title: str
     artist: str
     count: float
+
+
+class _Way(NamedTuple):
+    """How to get a song: from whom, and from whom not."""
+
+    holders: tuple[str, ...]
+    without: frozenset[str] = frozenset()
 
 
 class MusicClient:
@@ -251,35 +259,35 @@ class MusicClient:
     def _download_into(
         self, file: PartialFile, hit: Hit, progress: Callable[[Progress], None] | None, stop: threading.Event | None
     ) -> None:
-        holders = tuple(holder.endpoint for holder in hit.holders)
-        suspects: set[str] = set()
-
-        def locate(song: Song, lost: list[str]) -> Future[tuple[str, ...]]:
-            return self._locate(song, lost, suspects)
-
-        while True:
-            resumed = file.resumed
+        blamed: set[str] = set()
+        ways = deque([_Way(tuple(holder.endpoint for holder in hit.holders))])
+        while ways:
+            way = ways.popleft()
             transfer = Transfer(
-                self._links,
-                Download(hit.song, (), have=file.position, patience=self.patience),
-                file,
-                locate,
-                stop=stop,
-                tell=progress,
-            )
-            transfer.run(holders)
+                self._links, Download(hit.song, (), have=file.position, patience=self.patience), file,
+                self._locator(way.without), stop=stop, tell=progress,
+            )  # fmt: skip
+            transfer.run(way.holders)
             if file.is_whole():
                 return
+            if file.resumed:  # the beginning may be at fault, which others wrote
+                ways.appendleft(way)
+            elif not blamed:
+                ways.extend(self._other_ways(hit.song, transfer.sources))
+                blamed |= transfer.sources
             file.restart()
-            if not resumed:  # else the beginning may be at fault
-                others = self._others(hit.song, transfer.sources) if not suspects else ()
-                suspects |= transfer.sources
-                holders = tuple(holder for holder in others if holder not in suspects)
-                if not holders:
-                    raise _damaged(hit.song, suspects)
+        file.discard()
+        raise _damaged(hit.song, blamed)
 
-    def _others(self, song: Song, suspects: set[str]) -> tuple[str, ...]:
-        return self._locate(song, sorted(suspects), set()).result()
+    def _other_ways(self, song: Song, sources: set[str]) -> list[_Way]:
+        """Say from whom to fetch what was damaged: from others; without any, from each of several by itself."""
+        found = self._locate(song, sorted(sources), frozenset()).result()
+        others = tuple(holder for holder in found if holder not in sources)
+        if others:
+            return [_Way(others, frozenset(sources))]
+        if len(sources) == 1:
+            return []
+        return [_Way((source,), frozenset(sources - {source})) for source in sorted(sources)]
 
     def read(self, hit: Hit, offset: int, size: int) -> bytes:
         """Read a part of a song from whoever has it; shorter where the song ends."""
@@ -290,9 +298,7 @@ class MusicClient:
             return b""
         memory = Memory(offset)
         part = Download(attrs.evolve(hit.song, size=end), (), have=offset, patience=self.patience)
-        transfer = Transfer(
-            self._links, part, memory, lambda song, lost: self._locate(song, lost, set()), song=hit.song
-        )
+        transfer = Transfer(self._links, part, memory, self._locator(frozenset()), song=hit.song)
         transfer.run(tuple(holder.endpoint for holder in hit.holders))
         return memory.content()
 
@@ -314,7 +320,10 @@ class MusicClient:
                 break
         return name, b"".join(parts)
 
-    def _locate(self, song: Song, lost: list[str], suspects: set[str]) -> Future[tuple[str, ...]]:
+    def _locator(self, without: frozenset[str]) -> Locate:
+        return lambda song, lost: self._locate(song, lost, without)
+
+    def _locate(self, song: Song, lost: list[str], without: frozenset[str]) -> Future[tuple[str, ...]]:
         """Ask the server afresh who holds a song, and tell it who did not."""
         for endpoint in lost:
             self._tell_stale(song, endpoint)
@@ -329,7 +338,7 @@ class MusicClient:
                 hit for hit in searched.result().hits if (hit.song.sha256, hit.song.size) == (song.sha256, song.size)
             ]
             endpoints = (holder.endpoint for hit in same for holder in hit.holders)
-            found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in suspects)))
+            found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in without)))
 
         self._search(Query(name=song.name, limit=1), self.timeout, fresh=True).add_done_callback(note)
         return found

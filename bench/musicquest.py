@@ -90,12 +90,12 @@ def start_broker(folder: Path, name: str, endpoint: str, plugin: str, **settings
     return Server(name, broker_command(configuration), endpoint, folder)
 
 
-def start_music_server(folder: Path, name: str, music: Path) -> Server:
+def start_music_server(folder: Path, name: str, music: Path, **settings: object) -> Server:
     """Start a music server that is alone."""
     endpoint = free_address()
     return start_broker(
         folder, name, endpoint, "musicquest-server",
-        music=str(music), clients=[endpoint], children=[free_address()], broker="", father="none",
+        music=str(music), clients=[endpoint], children=[free_address()], broker="", father="none", **settings,
     )  # fmt: skip
 
 
@@ -484,10 +484,10 @@ def fill_library(folder: Path, state: Path, count: int) -> None:
 
 
 def start_library(folder: Path, count: int) -> Server:
-    """Start a server with so many songs."""
+    """Start a server with so many songs; looks at the folder, which it does now and then, would count as searches."""
     name = f"songs-{count}"
     fill_library(folder / name, folder / f"{name}.data" / "musicquest-server" / "songs", count)
-    return start_music_server(folder, name, folder / name)
+    return start_music_server(folder, name, folder / name, rescan=3600.0)
 
 
 def cost_once(server: Server, songs: int, kind: str, options: argparse.Namespace) -> dict[str, float]:

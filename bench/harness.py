@@ -251,6 +251,11 @@ class Server:
                 raise BenchError(f"the server {self.name} did not say {word!r} in {limit:.0f} s:\n{self.log()}")
             time.sleep(0.01)
 
+    def ask_to_stop(self) -> None:
+        """Have the process end, without waiting for it."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
     def stop(self) -> None:
         """End the process: politely, and after five seconds by force."""
         if self._process.poll() is not None:

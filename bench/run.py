@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results.md"
 BENCHES = (
-    "wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "zpipes.py", "majordomo.py",
+    "wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "zpipes.py", "majordomo.py", "musicquest.py",
     "robust.py", "faults.py", "majordomo_faults.py",
 )  # fmt: skip
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_NAME_BYTES = 255
+
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]").search
 
 
 def name_fault(name: str) -> str:
@@ -17,7 +21,7 @@ def name_fault(name: str) -> str:
         return f"a name has at most {MAX_NAME_BYTES} bytes"
     if name.startswith("."):
         return "a name does not begin with a dot"
-    if any(character in "/\\" or character < " " or character == "\x7f" for character in name):
+    if _FORBIDDEN(name):
         return "a name has no separators and no control characters"
     return ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import islice
 
 BLOCK = 512
 """Texts of a block before it is split; what an insertion moves."""
@@ -60,18 +59,21 @@ class Ordered:
         if at == len(self._blocks):
             return
         block = self._blocks[at]
-        yield from islice(block, bisect_left(block, text), None)
-        for later in islice(self._blocks, at + 1, None):
-            yield from later
+        # by number: a slice or islice would touch hundreds of texts of which a few are wanted
+        for place in range(bisect_left(block, text), len(block)):
+            yield block[place]
+        for number in range(at + 1, len(self._blocks)):
+            yield from self._blocks[number]
 
     def before(self, text: str) -> Iterator[str]:
         """Give those that come before a text, the nearest first."""
         at = bisect_left(self._lasts, text)
         if at < len(self._blocks):
             block = self._blocks[at]
-            yield from reversed(block[: bisect_left(block, text)])
-        for earlier in reversed(self._blocks[:at]):
-            yield from reversed(earlier)
+            for place in range(bisect_left(block, text) - 1, -1, -1):
+                yield block[place]
+        for number in range(at - 1, -1, -1):
+            yield from reversed(self._blocks[number])
 
     def page(self, offset: int, limit: int) -> list[str]:
         """Give ``limit`` texts from the ``offset``-th on."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from scale0_musicquest import wire
+from scale0_musicquest.names import name_fault
 from scale0_musicquest.songs import (
     MAX_HITS,
     MAX_HOLDERS,
@@ -73,9 +74,9 @@ def _items(frame: bytes) -> list[Any]:
     return items
 
 
-def search_item(uuid: str, query: Query, left_ms: int, hops: int) -> list[Any]:
-    """Give a search as JSON's types."""
-    return [uuid, {"name": query.name} if query.name else query.to_json(), left_ms, hops]
+def search_item(uuid: str, query: Query, left_ms: int, hops: int) -> str:
+    """Give a search as JSON, which is the same for all neighbours."""
+    return wire.write_json([uuid, {"name": query.name} if query.name else query.to_json(), left_ms, hops])
 
 
 def found_item(uuid: str, hits: Sequence[Hit], complete: bool) -> list[Any] | str:
@@ -85,16 +86,25 @@ def found_item(uuid: str, hits: Sequence[Hit], complete: bool) -> list[Any] | st
     return [uuid, [hit.to_json() for hit in hits], complete]
 
 
-def pack(items: list[Any], limit: int = wire.MAX_JSON) -> list[bytes]:
-    """Write items into as few frames as they fit in; an answer that is too large by itself loses hits."""
+def pack_searches(items: list[str], limit: int = wire.MAX_JSON) -> list[bytes]:
+    """Write searches into as few frames as they fit in."""
+    whole = f"[{','.join(items)}]".encode()
+    if (len(whole) <= limit and len(items) <= MAX_BATCH) or len(items) == 1:
+        return [whole]
+    half = len(items) // 2
+    return pack_searches(items[:half], limit) + pack_searches(items[half:], limit)
+
+
+def pack_found(items: list[Any], limit: int = wire.MAX_JSON) -> list[bytes]:
+    """Write answers into as few frames as they fit in; one that is too large by itself loses hits."""
     whole = wire.to_json(items)
     if len(whole) <= limit and len(items) <= MAX_BATCH:
         return [whole]
     if len(items) > 1:
         half = len(items) // 2
-        return pack(items[:half], limit) + pack(items[half:], limit)
+        return pack_found(items[:half], limit) + pack_found(items[half:], limit)
     uuid, hits, _ = items[0]
-    return pack([[uuid, hits[: len(hits) // 2], False]], limit)
+    return pack_found([[uuid, hits[: len(hits) // 2], False]], limit)
 
 
 def is_uuid(uuid: object) -> bool:
@@ -104,7 +114,9 @@ def is_uuid(uuid: object) -> bool:
 
 @lru_cache(4096)
 def _exact(name: str) -> Query:
-    return Query.from_json({"name": name})
+    if fault := name_fault(name):
+        raise MalformedError(fault)
+    return Query(name=name)
 
 
 _FIELDS = ("name", "size", "sha256", "title", "artist", "album", "duration")

@@ -10,7 +10,7 @@ import attrs
 
 from scale0_core.api import Send
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import pack
+from scale0_musicquest.server.batches import pack_found, pack_searches
 from scale0_musicquest.songs import MAX_TEXT, MalformedError, endpoint_of, items_of, table_of, text_of
 
 FATHER, CHILDREN = "father", "children"
@@ -31,7 +31,7 @@ class Neighbour:
     children_endpoint: str
     extended: bool
     heard: float
-    searches: list[Any] = attrs.field(factory=list)
+    searches: list[str] = attrs.field(factory=list)
     """Searches that leave with the next message."""
     found: list[Any] = attrs.field(factory=list)
     """Answers that leave with the next message."""
@@ -53,10 +53,10 @@ class Neighbour:
         """Give all that was gathered for it, in as few messages as possible."""
         sends: list[Send] = []
         if self.searches:
-            sends += [self.say(wire.SEARCH, frame) for frame in pack(self.searches)]
+            sends += [self.say(wire.SEARCH, frame) for frame in pack_searches(self.searches)]
             self.searches = []
         if self.found:
-            sends += [self.say(wire.FOUND, frame) for frame in pack(self.found)]
+            sends += [self.say(wire.FOUND, frame) for frame in pack_found(self.found)]
             self.found = []
         return sends
 

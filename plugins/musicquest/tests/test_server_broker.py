@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -182,6 +185,21 @@ def test_a_killed_root_is_replaced(quest):
     assert third.search(name="two.ogg", fresh=True)["hits"]
 
 
+@pytest.mark.requirement("M18")
+@pytest.mark.requirement("M40")
+def test_servers_told_a_full_father_come_to_stand_below_each_other_and_stay_there(quest):
+    """A chain, since each takes one child only; who was sent on does not change its place again."""
+    first = quest.server({"0.ogg": b"0"}, slots=1, father="none", heartbeat=20.0)
+    father = quest.servers[0].address("musicquest-server", "children")
+    others = [quest.server({f"{n}.ogg": b"%d" % n}, slots=1, father=father, heartbeat=20.0) for n in range(1, 4)]
+    for peer in others:
+        peer.until(lambda stats: stats["father"])
+    found = first.search(text="ogg", limit=10)
+    assert sorted(hit["name"] for hit in found["hits"]) == ["0.ogg", "1.ogg", "2.ogg", "3.ogg"]
+    assert sorted(len(peer.stats()["path"]) for peer in (first, *others)) == [0, 1, 2, 3]
+    assert [peer.stats()["joined"] for peer in others] == [1, 1, 1]
+
+
 @pytest.mark.requirement("M25")
 def test_a_song_that_many_want_is_taken_over_by_the_neighbour(quest, peers):
     song = random.Random(2).randbytes(700_001)
@@ -197,6 +215,31 @@ def test_a_song_that_many_want_is_taken_over_by_the_neighbour(quest, peers):
         holder["endpoint"] for hit in second.search(name="hit.ogg", fresh=True)["hits"] for holder in hit["holders"]
     ]
     assert set(held) == {endpoint(quest, 0), endpoint(quest, 1)}
+
+
+def test_a_broker_that_comes_late_and_is_restarted_learns_of_the_servers(scale0_broker, tmp_path, peers):
+    folder = Path(tempfile.mkdtemp(prefix="mq-"))  # an address of a unix socket is short
+    try:
+        places = {
+            "bind_servers": [f"ipc://{folder}/servers"],
+            "bind_clients": [f"ipc://{folder}/clients"],
+            "lease": 3.0,
+        }
+        (tmp_path / "music").mkdir()
+        table = {"music": str(tmp_path / "music"), "clients": ANY_PORT, "children": ANY_PORT, "heartbeat": 0.5}
+        table["broker"] = places["bind_servers"][0]
+        server = scale0_broker.in_thread(["musicquest-server"], {"plugin": {"musicquest-server": table}})
+        client = peers(places["bind_clients"][0], zmq.REQ)
+        for _ in range(2):
+            broker = scale0_broker.in_thread(["musicquest-broker"], {"plugin": {"musicquest-broker": places}})
+            end = time.monotonic() + PATIENCE
+            while (answer := client.ask("hello")) == [b"bye"]:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert answer == [b"hello", server.address("musicquest-server", "clients").encode()]
+            broker.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_songs_put_into_the_folder_of_a_running_server_are_served(quest):

@@ -269,11 +269,10 @@ def test_a_network_that_falls_apart_grows_together(tmp_path, seed):
 # --- several trees, and fathers that were told ------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("M35")
-def test_servers_may_be_roots_of_their_own_and_be_told_their_father(tmp_path):
-    world = World(tmp_path, 0)
-    fathers = ["none", children_endpoint(0), "none", children_endpoint(2)]
-    songs = one_song_each(4)
+def told_world(folder, fathers):
+    """Make servers whose fathers are told, each with a song."""
+    world = World(folder, 0)
+    songs = one_song_each(len(fathers))
     for number, father in enumerate(fathers):
         world.songs[number] = songs[number]
         world.count += 1
@@ -283,6 +282,12 @@ def test_servers_may_be_roots_of_their_own_and_be_told_their_father(tmp_path):
             return [world.make(node, number)]
 
         world.net.add(f"s{number}", make)
+    return world
+
+
+@pytest.mark.requirement("M35")
+def test_servers_may_be_roots_of_their_own_and_be_told_their_father(tmp_path):
+    world = told_world(tmp_path, ["none", children_endpoint(0), "none", children_endpoint(2)])
 
     def known():
         joined = all(world.server(number).links.father for number in (1, 3))
@@ -296,6 +301,18 @@ def test_servers_may_be_roots_of_their_own_and_be_told_their_father(tmp_path):
     assert len(world.broker.table) == 4
     world.net.restart("s0")
     assert world.net.run_until(lambda: world.server(1).links.path == ("s0.2",), 60)
+
+
+@pytest.mark.requirement("M41")
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_servers_told_to_stand_in_a_circle_do_not(tmp_path, count):
+    world = told_world(tmp_path, [children_endpoint((number + 1) % count) for number in range(count)])
+    assert world.net.run_until(world.is_one_tree, 60), world.describe()
+    joins = [server.links.rejoined for server in world.servers]
+    world.net.run(60)
+    assert world.is_one_tree()
+    assert [server.links.rejoined for server in world.servers] == joins
+    assert len(world.search(0, "all", text="song")["hits"]) == count
 
 
 # --- joining, word by word --------------------------------------------------------------------------------------------

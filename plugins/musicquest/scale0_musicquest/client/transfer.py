@@ -263,8 +263,9 @@ class Transfer:
             if error is not None:
                 self._last_reason = str(error)
             else:
-                # those that failed come last: one that was busy or started anew may have it again
-                self._spare = sorted(found.result(), key=lambda name: name in self._faults)
+                fresh = [name for name in found.result() if name not in self._faults]
+                # without others, one that was busy or started anew may have it again
+                self._spare = fresh or ([] if self._download.active else list(found.result()))
 
     def _nobody(self) -> MusicError:
         whys = [f"{name}: {why}" for name, why in self._faults.items()]

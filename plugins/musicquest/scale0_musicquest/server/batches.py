@@ -8,7 +8,18 @@ from typing import Any, TypeAlias
 
 from scale0_musicquest import wire
 from scale0_musicquest.names import name_fault
-from scale0_musicquest.songs import MAX_HITS, Hit, MalformedError, Query, items_of
+from scale0_musicquest.songs import (
+    MAX_HITS,
+    MAX_HOLDERS,
+    Hit,
+    Holder,
+    MalformedError,
+    Query,
+    Song,
+    items_of,
+    list_of,
+    table_of,
+)
 
 MAX_BATCH = 10_000
 MAX_UUID = 64
@@ -44,12 +55,15 @@ def read_found(frame: bytes) -> list[FoundSongs]:
     """Read the answers of a message."""
     found: list[FoundSongs] = []
     for item in _items(frame):
+        if type(item) is str:  # nothing, as from most servers for most searches
+            found.append((item, [], True))
+            continue
         if type(item) is not list or len(item) != 3:
-            raise MalformedError("an answer is uuid, hits, complete")
+            raise MalformedError("an answer is uuid, hits, complete; or a uuid alone")
         uuid, hits, complete = item
-        if type(uuid) is not str or type(complete) is not bool or type(hits) is not list:
-            raise MalformedError("an answer is uuid, hits, complete")
-        found.append((uuid, items_of(hits, Hit.from_json, most=MAX_HITS) if hits else hits, complete))
+        if type(uuid) is not str or type(complete) is not bool:
+            raise MalformedError("an answer is uuid, hits, complete; or a uuid alone")
+        found.append((uuid, items_of(hits, _read_hit, most=MAX_HITS, what="hits"), complete))
     return found
 
 
@@ -65,8 +79,10 @@ def search_item(uuid: str, query: Query, left_ms: int, hops: int) -> str:
     return wire.write_json([uuid, {"name": query.name} if query.name else query.to_json(), left_ms, hops])
 
 
-def found_item(uuid: str, hits: Sequence[Hit], complete: bool) -> list[Any]:
+def found_item(uuid: str, hits: Sequence[Hit], complete: bool) -> list[Any] | str:
     """Give an answer as JSON's types."""
+    if complete and not hits:
+        return uuid
     return [uuid, [hit.to_json() for hit in hits], complete]
 
 
@@ -101,3 +117,21 @@ def _exact(name: str) -> Query:
     if fault := name_fault(name):
         raise MalformedError(fault)
     return Query(name=name)
+
+
+_FIELDS = ("name", "size", "sha256", "title", "artist", "album", "duration")
+
+
+def _read_hit(value: object) -> Hit:
+    table = table_of(value)
+    try:
+        song = _song(*map(table.get, _FIELDS))
+    except TypeError:  # a list, say, which cannot be remembered
+        song = Song.from_json(table)
+    return Hit(song, tuple(list_of(table, "holders", Holder.from_json, most=MAX_HOLDERS)))
+
+
+@lru_cache(4096, typed=True)
+def _song(*values: object) -> Song:
+    """Check what is told of a song; many are found again and again."""
+    return Song.from_json({field: value for field, value in zip(_FIELDS, values, strict=True) if value is not None})

@@ -26,7 +26,7 @@ from scale0_musicquest.server.neighbours import (
     read_addresses,
 )
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.songs import endpoint_of, table_of, whole_of
+from scale0_musicquest.songs import endpoint_of, table_of, text_of, whole_of
 
 LOG = get_logger("plugin.musicquest-server")
 
@@ -89,6 +89,7 @@ class Links:
         self._reported = -NEVER
         self._reports = count(1)
         self._left = False
+        self._refused = ""
         self._beat_due = 0.0
         self._join_due = 0.0 if self._told_father else NEVER
         self._probes: deque[float] = deque()
@@ -185,6 +186,10 @@ class Links:
         lease = whole_of(table, "lease_ms", 10_000) / 1000
         self._lease = min(max(lease, 0.03), LONGEST_LEASE)
         self._report_by(now + self._lease / 3, now)
+        refused = text_of(table, "refused", "")
+        if refused and refused != self._refused:
+            LOG.warning("the music broker names no father", reason=refused)
+        self._refused = refused
         father = table.get("father")
         if father is None or not self._needs_father:
             return []

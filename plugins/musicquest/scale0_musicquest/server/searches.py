@@ -194,11 +194,11 @@ class Searches:
             self._gather(neighbour, now)
         for uuid, query, _, hops in searches:
             if self._was_seen(uuid):
-                found.append([uuid, [], True])
+                found.append(uuid)
                 continue
             self._see(uuid, now)
             hits = self._own(query, hops)
-            found.append(found_item(uuid, hits, True) if hits else [uuid, hits, True])
+            found.append(found_item(uuid, hits, True) if hits else uuid)
 
     def _begin(self, search: Search, source: Neighbour | None, now: float) -> list[Effect]:
         query = search.query
@@ -319,7 +319,7 @@ class Searches:
         if neighbour.extended:
             if not neighbour.found:
                 self._gather(neighbour, now)
-            neighbour.found.append(found_item(uuid, hits, complete) if hits else [uuid, [], complete])
+            neighbour.found.append(found_item(uuid, hits, complete))
             return ()
         best = min((holder for hit in hits for holder in hit.holders), key=_rank, default=None)
         endpoint = best.endpoint.encode() if best is not None else wire.NOT_FOUND

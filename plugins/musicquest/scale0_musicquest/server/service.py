@@ -7,7 +7,7 @@ announces itself), ``holders`` (other servers, whose songs are taken over).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count, islice
+from itertools import count
 from typing import Any, ClassVar
 
 import attrs
@@ -70,9 +70,10 @@ class MusicServer:
             settings, self.library, self.cache, self.popularity, self.links.neighbours,
             holder=self._holder, told=self._searched, fresh_uuid=lambda: f"{ident[:40]}~{next(numbers)}",
         )  # fmt: skip
-        self.uploads = Uploads(settings, self._started, self._downloaded)
+        self.uploads = Uploads(settings, self._started, self._downloaded, self._missing)
         self.demand = Demand(settings.replicate_after, settings.replicate_window)
         self.pulls = Pulls(settings, self.library, shelf, lambda: self.links.endpoint, self._replicated, self._evicted)
+        self._replicas: set[str] = set()
         self._songs = Source(self.library, shelf)
         self._watches = [Watch(shelf, settings.rescan, self._changed)]
         self._adverts = Source(Library(), adverts, adverts=True) if adverts is not None else None
@@ -220,8 +221,8 @@ class MusicServer:
     def _list(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         told = table_of(wire.one_json(message))
         offset, limit = whole_of(told, "offset", 0), whole_of(told, "limit", 100, most=MOST_LISTED)
-        songs = islice(self.library, offset, offset + limit) if offset < len(self.library) else ()
-        return [_json(message, wire.LIST, {"total": len(self.library), "songs": [song.to_json() for song in songs]})]
+        songs = [song.to_json() for song in self.library.page(offset, limit)]
+        return [_json(message, wire.LIST, {"total": len(self.library), "songs": songs})]
 
     def _top(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         limit = whole_of(table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
@@ -256,7 +257,7 @@ class MusicServer:
         if self._adverts is None or not len(self._adverts.library):
             return b""
         self._next_advert = (self._next_advert + 1) % len(self._adverts.library)
-        return next(islice(self._adverts.library, self._next_advert, None)).name.encode()
+        return self._adverts.library.page(self._next_advert, 1)[0].name.encode()
 
     def _stale(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         told = table_of(wire.one_json(message))
@@ -264,8 +265,7 @@ class MusicServer:
         effects: list[Effect] = [(CLIENTS, wire.answer(message, wire.OK))]
         entry = self.cache.get(song, now)
         if endpoint == self.links.endpoint:
-            for watch in self._watches:
-                watch.soon(now)
+            self._missing(song, now)
         if entry is not None and any(holder.endpoint == endpoint for hit in entry.hits for holder in hit.holders):
             self.cache.drop(song)
             effects += self.searches.refresh(song, now)
@@ -273,6 +273,8 @@ class MusicServer:
 
     def _plan(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         told = table_of(wire.one_json(message))
+        if not self.settings.plans:
+            return [(CLIENTS, wire.error(message, 503, "plans are not taken here"))]
         accepted: list[str] = []
         refused: list[dict[str, str]] = []
         effects: list[Effect] = []
@@ -303,12 +305,13 @@ class MusicServer:
             "father": describe([father])[0] if father is not None else None,
             "children": describe(list(links.children.values())),
             "path": list(links.path),
+            "joined": links.rejoined,
             "registered": links.broker_heard is not None,
             "clients": len(self.uploads.clients),
             "capacity": self.settings.capacity,
             "load": self.uploads.load,
             "songs": len(self.library),
-            "replicas": sum(song.replica for song in self.library),
+            "replicas": len(self._replicas),
             "scanned": self._watches[0].complete,
             "searches": {**attrs.asdict(self.searches.counts), "open": len(self.searches)},
             "cache": {"songs": len(self.cache), "hits": self.searches.counts.cached},
@@ -439,6 +442,11 @@ class MusicServer:
             if neighbour.extended and neighbour.endpoint not in holders
         ]
 
+    def _missing(self, name: str, now: float) -> None:
+        """Take note that a song is not as it was: the folder is looked at soon."""
+        for watch in self._watches:
+            watch.soon(now)
+
     def _downloaded(self, download: Downloaded) -> None:
         if self.events is not None:
             name, sent, complete = download
@@ -455,20 +463,27 @@ class MusicServer:
 
     def _replicated(self, replica: Replica) -> None:
         song = replica.song
-        self.library.add(song)
-        self.cache.drop(song.name)
+        self._take_in(song)
         LOG.info("a song of another server is served here as well", song=song.name, source=replica.source)
         if self.events is not None:
             told = {"server": self.ident, "song": song.name, "from": replica.source, "cause": replica.cause}
             self.events.append(Event("song_replica", told))
 
+    def _take_in(self, song: Song) -> None:
+        self.library.add(song)
+        self.cache.drop(song.name)
+        if song.replica:
+            self._replicas.add(song.name)
+        else:
+            self._replicas.discard(song.name)
+
     def _changed(self, added: list[Song], removed: list[str]) -> None:
         for name in removed:
             self.library.remove(name)
+            self._replicas.discard(name)
             self.cache.drop(name)
         for song in added:
-            self.library.add(song)
-            self.cache.drop(song.name)
+            self._take_in(song)
         LOG.info("the songs have changed", added=len(added), removed=len(removed), songs=len(self.library))
 
     def _adverts_changed(self, added: list[Song], removed: list[str]) -> None:

@@ -32,7 +32,9 @@ class MusicServerSettings:
         "", "The server above this one: empty, the broker names it; none, this is a root; or its address for children."
     )
     slots: int = setting(4, "Servers that may be directly below this one.", validator=and_(ge(0), le(1000)))
-    capacity: int = setting(100, "Clients that this server is made for; its load is measured by it.", validator=ge(1))
+    capacity: int = setting(
+        100, "Clients that this server is made for; 0: the broker sends it no more.", validator=ge(0)
+    )
     heartbeat: float = setting(
         2.0, "Seconds between signs of life among neighbours, and of idle clients.", validator=ge(0.01)
     )
@@ -64,4 +66,5 @@ class MusicServerSettings:
     replica_credit: int = setting(
         2, "Parts asked for at a time while a song of another server is taken over.", validator=ge(1)
     )
+    plans: bool = setting(True, "Whether clients may say which songs of others are to be kept here.")
     adverts: str = setting("", "A folder with adverts; empty: there are none.")

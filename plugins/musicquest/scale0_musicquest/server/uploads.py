@@ -92,12 +92,14 @@ class Uploads:
         settings: MusicServerSettings,
         started: Callable[[Song, float], list[Effect]],
         ended: Callable[[Downloaded], None],
+        missing: Callable[[str, float], None],
     ) -> None:
         self.counts = Counts()
         self.clients: dict[bytes, Client] = {}
         self._settings = settings
         self._started = started
         self._ended = ended
+        self._missing = missing
         self._turns: deque[Client] = deque()
         self._jobs = 0
         self._silence = settings.heartbeat * settings.liveness
@@ -106,7 +108,7 @@ class Uploads:
     @property
     def load(self) -> float:
         """How much there is to do, where 1 is what the server is made for."""
-        return round((len(self.clients) + self._jobs) / self._settings.capacity, 4)
+        return round((len(self.clients) + self._jobs) / max(1, self._settings.capacity), 4)
 
     def heard(self, peer: bytes, now: float) -> Client:
         """Note that a client has said something."""
@@ -158,7 +160,7 @@ class Uploads:
             effects = self._started(song, now)
         fetch = Fetch(message, source, song, offset, min(size, MAX_CHUNK, max(0, song.size - offset)))
         if not fetch.size:
-            return [*effects, *self._send(client, fetch, b"")]
+            return [*effects, *self._send(client, fetch, b"", now)]
         return [*effects, *self._wait(client, fetch)]
 
     def _wait(self, client: Client, fetch: Fetch) -> list[Effect]:
@@ -191,12 +193,12 @@ class Uploads:
         effects: list[Effect] = []
         if self.clients.get(client.peer) is client:
             for fetch, part in zip(batch, parts, strict=True):
-                effects += self._send(client, fetch, part)
+                effects += self._send(client, fetch, part, now)
             if client.waiting:
                 self._turns.append(client)
         return [*effects, *self._read()]
 
-    def _send(self, client: Client, fetch: Fetch, part: bytes | Exception) -> list[Effect]:
+    def _send(self, client: Client, fetch: Fetch, part: bytes | Exception, now: float) -> list[Effect]:
         if isinstance(part, bytes):
             self.counts.chunks += 1
             self.counts.bytes += len(part)
@@ -204,6 +206,7 @@ class Uploads:
                 self._note_sent(client, fetch.song, fetch.offset, len(part))
             return [self._data(fetch.message, fetch.offset, part)]
         if isinstance(part, SongMissingError):
+            self._missing(fetch.song.name, now)
             return self._not_found(fetch.message, fetch.song.name.encode())
         self.counts.failed += 1
         LOG.error("a song cannot be read", song=fetch.song.name, error=str(part))

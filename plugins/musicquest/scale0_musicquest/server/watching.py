@@ -49,6 +49,8 @@ class Watch:
             return []
         self._problem = ""
         scan: Scan = result.value
+        for problem in scan.problems:
+            LOG.warning("a file is not served", problem=problem)
         if scan.added or scan.removed:
             self._changed(scan.added, scan.removed)
         self.complete = scan.complete

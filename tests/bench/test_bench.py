@@ -70,7 +70,7 @@ def test_wire_runs_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert_between(figures, 0.001, 100, "pure_cpu_vs_multipart")
 
 
-@pytest.mark.parametrize("name", ["idle.py", "tasks.py", "heartbeats.py", "zpipes.py", "majordomo.py"])
+@pytest.mark.parametrize("name", ["idle.py", "tasks.py", "heartbeats.py", "zpipes.py", "majordomo.py", "musicquest.py"])
 def test_a_bench_that_needs_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -146,6 +146,24 @@ def test_majordomo_compares_the_broker_with_a_plain_one_and_one_worker_with_many
         assert_between(figures, 10, 1e8, f"{broker}_requests_per_s_1", f"{broker}_requests_per_s_3")
     assert_between(figures, 0.001, 100, "cost_1000_vs_1_workers", "cost_1000_vs_1_workers_window")
     assert (figures["crowd"], figures["services"]) == (40, 10)
+
+
+@needs_compiler
+def test_musicquest_downloads_and_searches() -> None:
+    sizes = {"--rounds": 1, "--megabytes": 5, "--servers": 3, "--searches": 12, "--search-rounds": 1}
+    sizes |= {"--songs": 300, "--cost-rounds": 1, "--cost-searches": 100}
+    figures = run_bench("musicquest.py", *(str(part) for size in sizes.items() for part in size))
+    assert_between(figures, 0.001, 100, "mb_s_vs_c", "two_holders_vs_one", "mb_s_vs_c_server", "mb_s_vs_c_client")
+    assert_between(figures, 0.1, 1e6, "scale0_mb_per_s", "two_mb_per_s", "c_mb_per_s")
+    assert_between(figures, 0.1, 60_000, "search_p99_ms", "search_one_p50_ms", "search_all_p50_ms")
+    assert figures["search_p99_ms"] == round(max(figures["search_one_p99_ms"], figures["search_all_p99_ms"]), 1)
+    assert (figures["servers"], figures["searches"], figures["songs"]) == (3, 12, 300)
+    assert 2 <= figures["tree_depth"] <= 3
+    kinds = {"exact": 1, "word": 1, "title": 1, "artist": 20}
+    assert all(figures[f"{kind}_{size}_hits"] == hits for kind, hits in kinds.items() for size in ("few", "many"))
+    ratios = [figures[f"cost_100k_vs_100_songs_{kind}"] for kind in kinds]
+    assert_between(figures, 0.01, 100, *(f"cost_100k_vs_100_songs_{kind}" for kind in (*kinds, "broad")))
+    assert figures["cost_100k_vs_100_songs"] == max(ratios)
 
 
 def test_robust_finds_no_fault() -> None:

@@ -65,7 +65,7 @@ def test_every_setting_stands_in_the_reference():
     assert REFERENCE.exists(), f"{REFERENCE.relative_to(ROOT)} is to be generated from the settings classes"
     text = REFERENCE.read_text(encoding="utf-8")
     parts = re.split(r"^#+ ", text, flags=re.MULTILINE)
-    sections = {table: part for part in parts for table in re.findall(r"\[([\w.]+)\]", part.partition("\n")[0])}
+    sections = {table: part for part in parts for table in re.findall(r"\[([\w.-]+)\]", part.partition("\n")[0])}
     assert [name for name, _ in SETTINGS if not _stands_in(sections, name)] == []
 
 

@@ -24,7 +24,7 @@ def run(*command: object, **options) -> subprocess.CompletedProcess[str]:
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=options.pop("timeout", 300),
         env=environment,
         check=False,
         **options,

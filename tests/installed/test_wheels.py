@@ -89,9 +89,12 @@ def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_whe
     answer_of(environment, "doctor", cwd=tmp_path)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("source", SOURCES[1:], ids=lambda source: source.name)
 def test_the_tests_of_every_plugin_pass_against_the_wheels(source, wheels, tmp_path):
-    environment = Environment(tmp_path / "venv").create(*wheels, "pytest", "pytest-rerunfailures", "hypothesis")
+    own = next(wheel for wheel in wheels if wheel.name.startswith(f"scale0_{source.name}-"))
+    tools = ("pytest", "pytest-rerunfailures", "hypothesis")
+    environment = Environment(tmp_path / "venv").create(*wheels, f"{own}[testing]", *tools)
     # the slow ones, such as those with many kill -9, are enough once, from the sources
     run(environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--reruns", "1",
-        "-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests", cwd=tmp_path)  # fmt: skip
+        "-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests", cwd=tmp_path, timeout=800)  # fmt: skip

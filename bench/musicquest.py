@@ -62,7 +62,7 @@ FULL = {
     "cost_rounds": 7, "cost_searches": 3_000,
 }  # fmt: skip
 QUICK = {
-    "rounds": 5, "megabytes": 100, "servers": 8, "searches": 160, "search_rounds": 3, "songs": 10_000,
+    "rounds": 3, "megabytes": 100, "servers": 6, "searches": 120, "search_rounds": 3, "songs": 5_000,
     "cost_rounds": 3, "cost_searches": 1_000,
 }  # fmt: skip
 

@@ -251,6 +251,16 @@ class Server:
                 raise BenchError(f"the server {self.name} did not say {word!r} in {limit:.0f} s:\n{self.log()}")
             time.sleep(0.01)
 
+    def await_address(self, words: str, limit: float = START_LIMIT) -> str:
+        """Wait until the server has printed where it listens, behind these words; return the address."""
+        mark = f"{words} address="
+        while mark not in (printed := self._log.read_text(errors="replace")):
+            self.check_alive()
+            if time.perf_counter() - self.started_at > limit:
+                raise BenchError(f"the server {self.name} did not say where it listens in {limit:.0f} s:\n{self.log()}")
+            time.sleep(0.01)
+        return printed.partition(mark)[2].split(maxsplit=1)[0]
+
     def ask_to_stop(self) -> None:
         """Have the process end, without waiting for it."""
         if self._process.poll() is None:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -63,7 +62,7 @@ FULL = {
     "cost_rounds": 7, "cost_searches": 3_000,
 }  # fmt: skip
 QUICK = {
-    "rounds": 3, "megabytes": 100, "servers": 8, "searches": 160, "search_rounds": 3, "songs": 10_000,
+    "rounds": 3, "megabytes": 100, "servers": 6, "searches": 120, "search_rounds": 3, "songs": 5_000,
     "cost_rounds": 3, "cost_searches": 1_000,
 }  # fmt: skip
 
@@ -77,28 +76,29 @@ TARGETS = (
 )
 
 
-def free_address() -> str:
-    """Find a port that is free just now."""
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{finder.getsockname()[1]}"
+ANY_PORT = "tcp://127.0.0.1:*"
 
 
-def start_broker(folder: Path, name: str, endpoint: str, plugin: str, **settings: object) -> Server:
-    """Start a real broker with one plugin of Music Quest."""
+def start_broker(folder: Path, name: str, plugin: str, **settings: object) -> Server:
+    """Start a real broker with one plugin of Music Quest; where it listens is known later."""
     configuration = folder / f"{name}.toml"
     wire = "native" if native_wire_exists() else "pure"
     write_broker_toml(configuration, wire, {f"plugin.{plugin}": settings})
-    return Server(name, broker_command(configuration), endpoint, folder)
+    return Server(name, broker_command(configuration), "", folder)
 
 
 def start_music_server(folder: Path, name: str, music: Path, **settings: object) -> Server:
     """Start a music server that is alone."""
-    endpoint = free_address()
-    return start_broker(
-        folder, name, endpoint, "musicquest-server",
-        music=str(music), clients=[endpoint], children=[free_address()], broker="", father="none", **settings,
+    server = start_broker(
+        folder, name, "musicquest-server",
+        music=str(music), clients=[ANY_PORT], children=[ANY_PORT], broker="", father="none", **settings,
     )  # fmt: skip
+    try:
+        server.endpoint = server.await_address("socket=clients")
+    except BaseException:
+        server.stop()
+        raise
+    return server
 
 
 def ask_json(server: Server, word: bytes, *rest: bytes) -> Any:
@@ -187,11 +187,10 @@ def measure_downloads(options: argparse.Namespace) -> Figures:
         music = folder / "music"
         music.mkdir()
         tune = write_tune(music / "large.wav", options.megabytes * 1_000_000)
-        endpoint = free_address()
         raw = stack.enter_context(
-            Server("c", [*native_command("music_server"), endpoint, str(tune.path)], endpoint, folder)
+            Server("c", [*native_command("music_server"), ANY_PORT, str(tune.path)], ANY_PORT, folder)
         )
-        raw.await_word("ready")
+        raw.endpoint = raw.await_address("ready")
         one, two = (stack.enter_context(start_music_server(folder, f"holder-{n}", music)) for n in (1, 2))
         for holder in (one, two):
             await_songs(holder, 1)
@@ -250,16 +249,12 @@ class Tree:
 def grow_tree(folder: Path, options: argparse.Namespace) -> Iterator[Tree]:
     """Start a music broker and all servers at once, each with as many songs; wait until they are one tree."""
     began = time.perf_counter()
-    for_servers, for_clients = free_address(), free_address()
     songs = max(1, options.searches // options.servers)
-    any_port = "tcp://127.0.0.1:*"
     with ExitStack() as stack:
         broker = stack.enter_context(
-            start_broker(
-                folder, "music-broker", for_clients, "musicquest-broker",
-                bind_servers=[for_servers], bind_clients=[for_clients],
-            )
-        )  # fmt: skip
+            start_broker(folder, "music", "musicquest-broker", bind_servers=[ANY_PORT], bind_clients=[ANY_PORT])
+        )
+        broker.endpoint, for_servers = (broker.await_address(f"socket={name}") for name in ("clients", "servers"))
         servers: list[Server] = []
         stack.callback(end_all, servers)
         for number in range(options.servers):
@@ -270,8 +265,8 @@ def grow_tree(folder: Path, options: argparse.Namespace) -> Iterator[Tree]:
                 (music / name).write_bytes(name.encode())
             servers.append(
                 start_broker(
-                    folder, f"server-{number}", "", "musicquest-server",
-                    music=str(music), clients=[any_port], children=[any_port], broker=for_servers,
+                    folder, f"server-{number}", "musicquest-server",
+                    music=str(music), clients=[ANY_PORT], children=[ANY_PORT], broker=for_servers,
                 )
             )  # fmt: skip
         names = [f"song {song} of {number}.wav" for song in range(songs) for number in range(options.servers)]

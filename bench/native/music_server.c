@@ -3,7 +3,8 @@
  *   music_server LIBZMQ ENDPOINT FILE
  *
  * [id, ZMQ01, fetch, tag, song, offset, size] is answered with [id, ZMQ01, data, tag, offset, bytes]; whatever the song
- * is called, it is the one file. Prints "ready" when bound; ends on SIGTERM or SIGINT.
+ * is called, it is the one file. Prints "ready address=ENDPOINT" when bound, with the port it got where that was left
+ * open; ends on SIGTERM or SIGINT.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -59,7 +60,10 @@ int main(int argument_count, char **arguments) {
     if (!router) fail_zmq("socket");
     set_option(router, ZMQ_LINGER, 0);
     if (zmq.bind(router, arguments[2])) fail_zmq(arguments[2]);
-    printf("ready\n");
+    char bound[256];
+    size_t length = sizeof bound;
+    if (zmq.getsockopt(router, ZMQ_LAST_ENDPOINT, bound, &length)) fail_zmq("getsockopt");
+    printf("ready address=%s\n", bound);
     fflush(stdout);
 
     zmq_msg_t request[FRAMES];

@@ -22,7 +22,8 @@ typedef struct { void *socket; int fd; short events; short revents; } zmq_pollit
 typedef void zmq_free_fn(void *data, void *hint);
 
 enum { ZMQ_DEALER = 5, ZMQ_ROUTER = 6 };
-enum { ZMQ_FD = 14, ZMQ_LINGER = 17, ZMQ_RECONNECT_IVL = 18, ZMQ_SNDHWM = 23, ZMQ_RCVHWM = 24, ZMQ_RCVTIMEO = 27 };
+enum { ZMQ_FD = 14, ZMQ_LINGER = 17, ZMQ_RECONNECT_IVL = 18, ZMQ_SNDHWM = 23, ZMQ_RCVHWM = 24, ZMQ_RCVTIMEO = 27,
+       ZMQ_LAST_ENDPOINT = 32 };
 enum { ZMQ_MAX_SOCKETS = 2 };
 enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2, ZMQ_POLLIN = 1 };
 

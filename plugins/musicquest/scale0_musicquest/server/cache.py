@@ -9,6 +9,8 @@ import attrs
 from scale0_musicquest.songs import Hit
 
 HALF_LIFE = 3600.0
+SHARE = 8
+"""What part of all is forgotten at once when there is no room: to find the least wanted is to look at all."""
 REBASE_AFTER = 500 * HALF_LIFE
 """Seconds after which the counts are written anew: what counts double each hour would outgrow a float."""
 
@@ -29,7 +31,7 @@ class Popularity:
         if now - self._since > REBASE_AFTER:
             self._rebase(now)
         if name not in self._scores and len(self._scores) >= self._size:
-            for worst in nsmallest(max(1, self._size // 20), self._scores, key=self._scores.__getitem__):
+            for worst in nsmallest(max(1, self._size // SHARE), self._scores, key=self._scores.__getitem__):
                 del self._scores[worst]
         # instead of all counts getting smaller, those that are added get larger
         self._scores[name] = self._scores.get(name, 0.0) + self._weight(now)
@@ -97,7 +99,7 @@ class Cache:
 
     def _make_room(self, now: float) -> None:
         self._entries = {name: entry for name, entry in self._entries.items() if entry.expires > now}
-        excess = len(self._entries) - self._size + max(1, self._size // 20)
+        excess = len(self._entries) - self._size + max(1, self._size // SHARE)
         if excess > 0:
             for name in nsmallest(excess, self._entries, key=self._worth):
                 del self._entries[name]

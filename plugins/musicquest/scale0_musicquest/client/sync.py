@@ -181,7 +181,7 @@ class MusicClient:
     ) -> SearchResult:  # fmt: skip
         """Look for one song by its exact name, or for songs by parts of what is known of them.
 
-        :param fresh: ask everybody, also when the server remembers an answer.
+        :param fresh: ask everybody and wait for them, also when the server remembers an answer or has the song.
         """
         query = Query(name, text, title, artist, album, limit)
         Query.from_json(query.to_json())  # a MalformedError, which is a ValueError, says what is wrong
@@ -340,7 +340,8 @@ class MusicClient:
             endpoints = (holder.endpoint for hit in same for holder in hit.holders)
             found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in without)))
 
-        self._search(Query(name=song.name, limit=1), self.timeout, fresh=True).add_done_callback(note)
+        # several songs may have this name, and the server tells of its own first
+        self._search(Query(name=song.name, limit=MAX_HITS), self.timeout, fresh=True).add_done_callback(note)
         return found
 
     def _tell_stale(self, song: Song, endpoint: str) -> None:

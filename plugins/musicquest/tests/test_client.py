@@ -158,6 +158,18 @@ def test_a_server_that_answers_nonsense_is_told(world):
         client.search("x")
 
 
+def test_a_fault_in_reading_an_answer_is_told_and_nobody_waits_forever(world):
+    client = world[2]
+
+    def read(rest):
+        raise RuntimeError("unplanned")
+
+    asked = client._submit(wire.STATS, lambda left: (b"",), 30.0, wire.STATS, read)
+    with pytest.raises(RuntimeError, match="unplanned"):
+        asked.result(20)
+    assert client.stats()["songs"] == len(SONGS)
+
+
 @pytest.mark.requirement("M4")
 def test_another_server_is_taken_when_the_own_dies(world, note):
     broker, server, client = world
@@ -402,3 +414,67 @@ def test_connections_to_holders_are_used_again(world):
         client.read(hit, 0, 10)
     assert client._links._kept == kept
     assert time.monotonic() - began < 20
+
+
+# --- adverts ----------------------------------------------------------------------------------------------------------
+
+
+class AdvertServer(FakeServer):
+    """Has an advert, in both forms."""
+
+    advert = CONTENT[:600_000]
+    gone_at = len(CONTENT)
+    """From which offset on it says that there is no such file."""
+
+    def answer(self, message):
+        if message.word == wire.ADVERT:
+            if message.extended:
+                return [wire.answer(message, wire.ADVERT, b"buy.wav")]
+            return [(*message.envelope, b"buy.wav")]
+        if message.word == wire.FETCH and message.rest[0] == wire.ADVERT:
+            offset, size = map(wire.read_number, message.rest[2:])
+            if offset >= self.gone_at:
+                not_found = wire.answer(message, wire.NOT_FOUND, message.rest[1])
+                return [not_found if message.extended else (*message.envelope, wire.NOT_FOUND)]
+            data = self.advert[offset : offset + size]
+            if message.extended:
+                return [wire.answer(message, wire.DATA, wire.number(offset), data)]
+            return [(*message.envelope, data)]
+        return super().answer(message)
+
+
+@pytest.mark.requirement("M36")
+@pytest.mark.parametrize("content", [CONTENT[:600_000], CONTENT[:500_000], b"NF", b""])
+def test_an_advert_comes_byte_by_byte(note, content):
+    server = note(AdvertServer())
+    server.advert = content
+    with MusicClient(server=server.endpoint, timeout=30.0) as client:
+        assert client.advert() == ("buy.wav", content)
+
+
+def test_an_advert_that_is_taken_away_meanwhile_is_an_error_and_no_content(note):
+    server = note(AdvertServer())
+    server.gone_at = 250_000
+    with (
+        MusicClient(server=server.endpoint, timeout=30.0) as client,
+        pytest.raises(NotFoundError, match=r"buy\.wav is gone"),
+    ):
+        client.advert()
+
+
+def test_an_advert_that_is_too_large_is_an_error(note, monkeypatch):
+    monkeypatch.setattr("scale0_musicquest.client.sync.MAX_ADVERT", 400_000)
+    server = note(AdvertServer())
+    with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="too large"):
+        client.advert()
+
+
+@pytest.mark.parametrize("told", [(wire.ADVERT,), (wire.ADVERT, b"../x"), (wire.OK, b"buy.wav")])
+def test_an_advert_that_is_told_of_in_no_sensible_way_is_an_error(note, told):
+    server = note(FakeServer())
+    answer = server.answer
+    server.answer = lambda message: (
+        [wire.answer(message, *told)] if message.word == wire.ADVERT else answer(message)
+    )  # fmt: skip
+    with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="cannot be read"):
+        client.advert()

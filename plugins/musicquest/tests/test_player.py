@@ -282,10 +282,10 @@ def test_adverts_are_played_between_songs(world, tmp_path):
 
     def with_adverts(message):
         if message.word == wire.ADVERT:
-            return [(*message.envelope, b"buy.wav")]
-        if message.word == wire.FETCH and not message.extended:
-            assert message.rest[:2] == (wire.ADVERT, b"buy.wav")
-            return [(*message.envelope, b"buy now")]
+            return [wire.answer(message, wire.ADVERT, b"buy.wav")]
+        if message.word == wire.FETCH and message.rest[0] == wire.ADVERT:
+            assert message.rest[1] == b"buy.wav"
+            return [wire.answer(message, wire.DATA, message.rest[2], b"buy now")]
         return answer(message)
 
     server.answer = with_adverts

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from scale0_core.api import Frames
+from scale0_core.api import Frames, printable
 from scale0_core.client.link import Engine
 from scale0_core.client.threads import IoThread, Pool
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
     DamagedError,
+    MusicError,
     NoBrokerError,
     NotFoundError,
     Stage,
@@ -303,22 +304,28 @@ class MusicClient:
         return memory.content()
 
     def advert(self) -> tuple[str, bytes] | None:
-        """Get an advert from its own server, in the original form: a file's name and content; None when it has none."""
+        """Get an advert from its own server: a file's name and content; None when it has none."""
         self.stats()  # so that there is a server
-        (told,) = self._links.ask_plainly(self.server, wire.ADVERT, timeout=self.timeout)[:1]
-        name = read_name(told)
-        if name is None or told == wire.NOT_FOUND:
+        server = self.server
+        word, rest = self._links.ask(server, wire.ADVERT, timeout=self.timeout)
+        if word == wire.NOT_FOUND:
             return None
-        parts: list[bytes] = []
-        while len(parts) * CHUNK < MAX_ADVERT:
-            place = (wire.number(len(parts) * CHUNK), wire.number(CHUNK))
-            answer = self._links.ask_plainly(
-                self.server, wire.FETCH, wire.ADVERT, told, *place, timeout=self.timeout
-            )  # fmt: skip
-            parts.append(answer[0])
-            if len(answer[0]) < CHUNK:
-                break
-        return name, b"".join(parts)
+        name = _reading(server, Stage.HOLDER, lambda: _read_advert(_expected(word, wire.ADVERT, rest)))
+        content = bytearray()
+        while len(content) <= MAX_ADVERT:
+            part = self._part_of_advert(server, name, len(content))
+            content += part
+            if len(part) < CHUNK:
+                return name, bytes(content)
+        what = f"the advert {printable(name)} is too large"
+        raise MusicError(what, f"it has more than {MAX_ADVERT} bytes", "it is left out", stage=Stage.HOLDER)
+
+    def _part_of_advert(self, server: str, name: str, offset: int) -> bytes:
+        place = (wire.number(offset), wire.number(CHUNK))
+        word, rest = self._links.ask(server, wire.FETCH, wire.ADVERT, name.encode(), *place, timeout=self.timeout)
+        if word == wire.NOT_FOUND:
+            raise NotFoundError(f"the advert {printable(name)} is gone", "", "it is left out", stage=Stage.HOLDER)
+        return _reading(server, Stage.HOLDER, lambda: _read_part(_expected(word, wire.DATA, rest), offset))
 
     def _locator(self, without: frozenset[str]) -> Locate:
         return lambda song, lost: self._locate(song, lost, without)
@@ -381,6 +388,8 @@ class MusicClient:
                 future.set_result(read(_expected(question.word_back, word_back, question.answer)))
             except (MalformedError, LookupError) as error:
                 future.set_exception(unreadable(self._session.server, str(error), Stage.ANSWER))
+            except Exception as error:  # whoever waits is told, and the thread serves the others
+                future.set_exception(error)
 
         question = Question(word, rest, time.monotonic() + timeout, done)
         self._io.call(lambda: self._session.ask(question, time.monotonic()))
@@ -449,6 +458,19 @@ def _read_servers(rest: Frames) -> list[ServerRow]:
         )  # fmt: skip
 
     return items_of(wire.from_json(rest[0]), row, most=MAX_ROWS)
+
+
+def _read_advert(rest: Frames) -> str:
+    name = read_name(rest[0])
+    if name is None:
+        raise MalformedError("the name of the advert is none of a file")
+    return name
+
+
+def _read_part(rest: Frames, offset: int) -> bytes:
+    if len(rest) != 2 or wire.read_number(rest[0]) != offset or len(rest[1]) > CHUNK:
+        raise MalformedError("it is not the part that was asked for")
+    return bytes(rest[1])
 
 
 def _damaged(song: Song, sources: set[str]) -> DamagedError:

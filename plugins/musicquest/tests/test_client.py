@@ -24,8 +24,9 @@ from scale0_musicquest.client import (
     NotFoundError,
     RefusedError,
     Stage,
+    UntoldError,
 )
-from scale0_musicquest.songs import Hit, Holder
+from scale0_musicquest.songs import Hit, Holder, Song
 
 from .music_peers import FakeBroker, FakeServer, peers, song_of
 
@@ -359,6 +360,34 @@ def test_of_two_holders_the_one_that_is_not_damaged_is_found(world, note, tmp_pa
     server.others = [bad]
     client.download(client.hit("a.wav"), tmp_path / "a.wav")
     assert (tmp_path / "a.wav").read_bytes() == CONTENT
+
+
+def test_what_an_original_server_told_without_size_and_digest_is_not_called_damaged(world, tmp_path):
+    _, server, client = world
+    hit = Hit(Song("a.wav", 0, "0" * 64), (Holder(server.endpoint),))
+    calls = (lambda: client.download(hit, tmp_path / "a.wav"), lambda: client.read(hit, 0, 10))
+    for call in calls:
+        with pytest.raises(UntoldError, match=r"a\.wav cannot be downloaded") as told:
+            call()
+        assert "original server" in told.value.problem.why
+    assert list(tmp_path.iterdir()) == []
+    assert not server.counts[wire.FETCH]
+
+
+def test_a_hit_with_a_digest_is_taken_before_one_without(world, tmp_path):
+    _, server, client = world
+    found = server._found
+
+    def with_original(query):
+        told = found(query)
+        original = Hit(Song("a.wav", 0, "0" * 64), (Holder(nobody()),)).to_json()
+        return {**told, "hits": [original, *told["hits"]][: query["limit"]]}
+
+    server._found = with_original
+    assert client.hit("a.wav") == server.hit("a.wav")
+    assert list(client.search(name="a.wav").hits) == [server.hit("a.wav")]
+    del server.songs["a.wav"]
+    assert client.hit("a.wav").song.size == 0  # nobody else has it: it is found all the same
 
 
 def test_two_downloads_to_one_file_do_not_mix(world, tmp_path):

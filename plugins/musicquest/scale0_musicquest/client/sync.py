@@ -27,6 +27,7 @@ from scale0_musicquest.client.errors import (
     NoBrokerError,
     NotFoundError,
     Stage,
+    UntoldError,
     closed,
     refused,
     unreadable,
@@ -60,6 +61,8 @@ BROKER_PATIENCE = 2.0
 LAST_WORDS_MS = 200
 SERVER_SHARE = 0.8
 """How much of the time that is left a server may use for a search, so that its answer comes in time."""
+UNTOLD_SHA256 = "0" * 64
+"""Stands for the digest of a song at an original server, which does not tell it."""
 MAX_ADVERT = 20_000_000
 MAX_ROWS = 100_000
 
@@ -197,7 +200,7 @@ class MusicClient:
 
     def hit(self, name: str, *, timeout: float | None = None) -> Hit:
         """Find the song of this name; raises a NotFoundError."""
-        found = self.search(name=name, limit=1, timeout=timeout)
+        found = self.search(name=name, timeout=timeout)
         if found.hits:
             return found.hits[0]
         meant = f"did you mean {', '.join(found.suggestions)}?" if found.suggestions else "search for a part of it"
@@ -247,6 +250,7 @@ class MusicClient:
         What comes is written to ``TARGET.part``, which becomes the target when its digest is right. When a holder is
         lost, others are looked for. A damaged song is fetched once more, from others.
         """
+        _insist_on_digest(hit)
         if is_there(target, hit.song):
             return target
         file = PartialFile(target, hit.song)
@@ -294,6 +298,7 @@ class MusicClient:
         """Read a part of a song from whoever has it; shorter where the song ends."""
         if offset < 0 or size < 0:
             raise ValueError("an offset and a size are not negative")
+        _insist_on_digest(hit)
         end = min(offset + size, hit.song.size)
         if offset >= end:
             return b""
@@ -425,9 +430,25 @@ def _expected(word: bytes, wanted: bytes, rest: Frames) -> Frames:
 def _read_result(rest: Frames) -> SearchResult:
     told = table_of(wire.from_json(rest[0]))
     return SearchResult(
-        tuple(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
+        _told_best(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
         tuple(list_of(told, "suggestions", lambda value: text_of({"it": value}, "it"))),
     )  # fmt: skip
+
+
+def _told_best(hits: list[Hit]) -> tuple[Hit, ...]:
+    """Leave out what original servers have when others have a song of this name as well."""
+    told = {hit.song.name for hit in hits if hit.song.sha256 != UNTOLD_SHA256}
+    return tuple(hit for hit in hits if hit.song.sha256 != UNTOLD_SHA256 or hit.song.name not in told)
+
+
+def _insist_on_digest(hit: Hit) -> None:
+    if hit.song.sha256 == UNTOLD_SHA256:
+        holders = ", ".join(holder.endpoint for holder in hit.holders) or "nobody"
+        raise UntoldError(
+            f"{hit.song.name} cannot be downloaded", f"it is at {holders} by way of an original server, which tells "
+            "neither its size nor its SHA-256", "nothing was asked for, as nobody could say whether it is right",
+            "search again later: others may have it", stage=Stage.DOWNLOAD,
+        )  # fmt: skip
 
 
 def _read_table(rest: Frames) -> dict[str, Any]:

@@ -109,8 +109,8 @@ class Shell:
                     self.say(f"there is no {printable(word)}; help shows what there is")
                 else:
                     command(rest.strip())
-            except (QueueError, ValueError) as error:
-                self.say(str(error))
+            except (QueueError, ValueError, OSError) as error:
+                self.say(printable(str(error), 1000))
             except Scale0Error as error:
                 problem = error.problem
                 self.say(": ".join(part for part in (problem.what, problem.why) if part))

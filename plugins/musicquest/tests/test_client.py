@@ -257,7 +257,7 @@ def test_several_holders_send_at_once(world, note, tmp_path):
 
 @pytest.mark.requirement("M39")
 def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note, tmp_path):
-    _, server, client = world
+    broker, server, client = world
     dying, other = note(FakeServer(SONGS)), note(FakeServer(SONGS))
     dying.dies_after = 7  # half of it
     del server.songs["a.wav"]
@@ -265,7 +265,9 @@ def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note,
     hit = client.hit("a.wav")
     server.others = [dying, other]
     assert [holder.endpoint for holder in hit.holders] == [dying.endpoint]
-    client.download(hit, tmp_path / "a.wav")
+    # with patience for a busy machine: whoever is only slow is not asked twice
+    with MusicClient(broker.endpoint, timeout=60.0, patience=60.0) as patient:
+        patient.download(hit, tmp_path / "a.wav")
     assert (tmp_path / "a.wav").read_bytes() == CONTENT
     assert dying.sent == 7
     assert 7 <= other.sent <= 14  # what was on its way when it died is asked for again

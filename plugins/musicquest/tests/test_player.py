@@ -268,6 +268,110 @@ def test_a_song_that_cannot_be_had_is_left_out_and_told(listener, world):
     assert "a.wav is left out: nobody is left who sends a.wav" in listener.do("status")
 
 
+def downloads_under_way() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("download ")]
+
+
+def with_dying_player(world, listener, folder: Path) -> None:
+    """Have a program play that fails at once, while only the first part of a song comes."""
+    server = world[0]
+    answer = server.answer
+    server.answer = lambda message: (
+        [] if message.word == wire.FETCH and wire.read_number(message.rest[1]) else answer(message)
+    )  # fmt: skip
+    program(folder, "mpv", "exit 3")
+    listener.deck.player = find_player("mpv", str(folder))
+    listener.do("add a.wav", "play")
+    listener.until(lambda: listener.deck.idle)
+    assert "a.wav: mpv ended with 3" in listener.do("status")
+    server.answer = answer
+
+
+def test_a_song_is_played_again_at_once_after_its_player_died(world, listener, tmp_path):
+    with_dying_player(world, listener, tmp_path)
+    program(tmp_path, "mpv", "cat > /dev/null")
+    listener.do("play")  # its download may not have noticed yet that it is to end
+    listener.until(lambda: listener.deck.idle)
+    assert [track.name for track in listener.deck.history] == ["a.wav"]
+    assert not listener.deck.notes
+
+
+def test_closing_waits_for_the_download_of_a_song_whose_player_died(world, listener, tmp_path):
+    with_dying_player(world, listener, tmp_path)
+    listener.deck.close()
+    assert not downloads_under_way()
+
+
+class BrokenPlayer(NullPlayer):
+    """Fails in a way that nobody planned."""
+
+    @property
+    def ended(self) -> bool:
+        raise RuntimeError("the sound broke")
+
+
+def test_a_fault_of_the_player_stops_it_and_nobody_waits_forever(world, tmp_path):
+    listener = Listener(world[1], tmp_path)
+    listener.deck.player = BrokenPlayer(lambda: listener.now)
+    lines = ["add a.wav\n", "play\n"]
+    running = threading.Thread(
+        target=lambda: listener.shell.run(iter(lines), to_the_end=True), daemon=True
+    )  # fmt: skip
+    running.start()
+    running.join(30)
+    try:
+        assert not running.is_alive()
+        assert "the player failed and was stopped: RuntimeError: the sound broke" in listener.out.getvalue()
+        assert listener.deck.idle
+        listener.deck.player = NullPlayer(lambda: listener.now)
+        listener.do("play")
+        eventually(lambda: listener.is_on("a.wav"))  # its thread goes on
+    finally:
+        listener.queue.stop()
+        listener.deck.close()
+
+
+def test_a_fault_of_a_download_is_told_and_the_next_song_is_played(world, listener, monkeypatch):
+    client = world[1]
+    download = client.download
+
+    def broken(hit, *arguments, **more):
+        if hit.song.name == "a.wav":
+            raise RuntimeError("unplanned")
+        return download(hit, *arguments, **more)
+
+    monkeypatch.setattr(client, "download", broken)
+    told = listener.do("add a.wav", "add b.wav", "play")
+    listener.until(lambda: listener.is_on("b.wav"))
+    assert "a.wav is left out: RuntimeError: unplanned" in told + listener.do("status")
+
+
+def test_an_advert_that_cannot_be_written_is_told_and_the_shell_goes_on(world, tmp_path):
+    server, client = world
+    answer = server.answer
+    server.answer = lambda message: (
+        [wire.answer(message, wire.ADVERT, b"buy.wav")] if message.word == wire.ADVERT
+        else [wire.answer(message, wire.DATA, message.rest[2], b"buy now")] if message.rest[:1] == (wire.ADVERT,)
+        else answer(message)
+    )  # fmt: skip
+    listener = Listener(client, tmp_path, every=1)
+    (tmp_path / "songs").rmdir()
+    told = listener.do("add a.wav", "add b.wav")
+    assert told.count("no advert: ") == 2
+    assert [entry.track.name for entry in listener.queue] == ["a.wav", "b.wav"]
+    listener.deck.close()
+
+
+def test_what_the_disk_refuses_is_told_and_the_shell_goes_on(listener, monkeypatch):
+    def full(track):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listener.deck, "add", full)
+        assert "No space left" in listener.do("add a.wav")
+    assert "added a.wav" in listener.do("add a.wav")
+
+
 def test_the_same_song_twice_and_a_change_of_mind(listener):
     listener.do("add a.wav", "add a.wav", "play", "del 1")
     listener.until(lambda: listener.is_on("a.wav"))
@@ -282,10 +386,10 @@ def test_adverts_are_played_between_songs(world, tmp_path):
 
     def with_adverts(message):
         if message.word == wire.ADVERT:
-            return [(*message.envelope, b"buy.wav")]
-        if message.word == wire.FETCH and not message.extended:
-            assert message.rest[:2] == (wire.ADVERT, b"buy.wav")
-            return [(*message.envelope, b"buy now")]
+            return [wire.answer(message, wire.ADVERT, b"buy.wav")]
+        if message.word == wire.FETCH and message.rest[0] == wire.ADVERT:
+            assert message.rest[1] == b"buy.wav"
+            return [wire.answer(message, wire.DATA, message.rest[2], b"buy now")]
         return answer(message)
 
     server.answer = with_adverts

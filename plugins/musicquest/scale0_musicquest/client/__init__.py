@@ -11,6 +11,7 @@ from scale0_musicquest.client.errors import (
     NotFoundError,
     RefusedError,
     Stage,
+    UntoldError,
 )
 from scale0_musicquest.client.sync import MusicClient, SearchResult, ServerRow, TopRow
 from scale0_musicquest.client.transfer import Progress
@@ -31,4 +32,5 @@ __all__ = [
     "ServerRow",
     "Stage",
     "TopRow",
+    "UntoldError",
 ]

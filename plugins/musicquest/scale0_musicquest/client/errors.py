@@ -9,6 +9,7 @@
     ├── RefusedError             a server does not do what it was asked; its code and reason are told
     ├── MusicTimeoutError        the time was over; the stage says where
     ├── DamagedError             what came is not the song that was asked for
+    ├── UntoldError              an original server has it, which told neither size nor digest
     ├── MusicStoppedError        the caller wanted it to end
     └── MusicClosedError         the client was closed
 """
@@ -80,6 +81,12 @@ class MusicTimeoutError(MusicError):
 
 class DamagedError(MusicError):
     """What came is not the song that was asked for."""
+
+    exit_code = DATA
+
+
+class UntoldError(MusicError):
+    """Only servers of the original form have it, which tell neither the size nor the digest of a song."""
 
     exit_code = DATA
 

@@ -141,14 +141,7 @@ class Links:
             raise refused(address, *read_error(message), Stage.HOLDER)
         return message.word, message.rest
 
-    def ask_plainly(self, address: str, *request: bytes, timeout: float) -> Frames:
-        """Ask the server at an address in the original form."""
-        message = self._exchange(address, request, None, timeout)
-        if message.word == wire.ERROR:
-            raise refused(address, 0, b" ".join(message.rest).decode(errors="replace"), Stage.HOLDER)
-        return message.rest
-
-    def _exchange(self, address: str, request: Frames, tag: bytes | None, timeout: float) -> wire.Message:
+    def _exchange(self, address: str, request: Frames, tag: bytes, timeout: float) -> wire.Message:
         link = self.take(address)
         clean = False
         try:
@@ -159,15 +152,13 @@ class Links:
             self.give(link, clean=clean)
         return message
 
-    def _answer(self, link: HolderLink, tag: bytes | None, timeout: float) -> wire.Message:
+    def _answer(self, link: HolderLink, tag: bytes, timeout: float) -> wire.Message:
         by = time.monotonic() + timeout
         while (left := by - time.monotonic()) > 0 and not self.closed:
             zmq.zmq_poll(link.polled(), min(SLICE_MS, int(left * 1000) + 1))
             broken = link.look_for_breaks()  # before the messages, so that all that was said before is among them
             for frames in link.messages():
                 message = wire.split((b"", *frames))
-                if tag is None and not message.extended:
-                    return message._replace(rest=frames)
                 if message.extended and message.tag == tag:
                     return message
             if broken:

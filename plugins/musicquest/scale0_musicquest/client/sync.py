@@ -16,16 +16,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from scale0_core.api import Frames
+from scale0_core.api import Frames, printable
 from scale0_core.client.link import Engine
 from scale0_core.client.threads import IoThread, Pool
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
     DamagedError,
+    MusicError,
     NoBrokerError,
     NotFoundError,
     Stage,
+    UntoldError,
     closed,
     refused,
     unreadable,
@@ -59,6 +61,8 @@ BROKER_PATIENCE = 2.0
 LAST_WORDS_MS = 200
 SERVER_SHARE = 0.8
 """How much of the time that is left a server may use for a search, so that its answer comes in time."""
+UNTOLD_SHA256 = "0" * 64
+"""Stands for the digest of a song at an original server, which does not tell it."""
 MAX_ADVERT = 20_000_000
 MAX_ROWS = 100_000
 
@@ -181,7 +185,7 @@ class MusicClient:
     ) -> SearchResult:  # fmt: skip
         """Look for one song by its exact name, or for songs by parts of what is known of them.
 
-        :param fresh: ask everybody, also when the server remembers an answer.
+        :param fresh: ask everybody and wait for them, also when the server remembers an answer or has the song.
         """
         query = Query(name, text, title, artist, album, limit)
         Query.from_json(query.to_json())  # a MalformedError, which is a ValueError, says what is wrong
@@ -196,7 +200,7 @@ class MusicClient:
 
     def hit(self, name: str, *, timeout: float | None = None) -> Hit:
         """Find the song of this name; raises a NotFoundError."""
-        found = self.search(name=name, limit=1, timeout=timeout)
+        found = self.search(name=name, timeout=timeout)
         if found.hits:
             return found.hits[0]
         meant = f"did you mean {', '.join(found.suggestions)}?" if found.suggestions else "search for a part of it"
@@ -246,6 +250,7 @@ class MusicClient:
         What comes is written to ``TARGET.part``, which becomes the target when its digest is right. When a holder is
         lost, others are looked for. A damaged song is fetched once more, from others.
         """
+        _insist_on_digest(hit)
         if is_there(target, hit.song):
             return target
         file = PartialFile(target, hit.song)
@@ -293,6 +298,7 @@ class MusicClient:
         """Read a part of a song from whoever has it; shorter where the song ends."""
         if offset < 0 or size < 0:
             raise ValueError("an offset and a size are not negative")
+        _insist_on_digest(hit)
         end = min(offset + size, hit.song.size)
         if offset >= end:
             return b""
@@ -303,22 +309,28 @@ class MusicClient:
         return memory.content()
 
     def advert(self) -> tuple[str, bytes] | None:
-        """Get an advert from its own server, in the original form: a file's name and content; None when it has none."""
+        """Get an advert from its own server: a file's name and content; None when it has none."""
         self.stats()  # so that there is a server
-        (told,) = self._links.ask_plainly(self.server, wire.ADVERT, timeout=self.timeout)[:1]
-        name = read_name(told)
-        if name is None or told == wire.NOT_FOUND:
+        server = self.server
+        word, rest = self._links.ask(server, wire.ADVERT, timeout=self.timeout)
+        if word == wire.NOT_FOUND:
             return None
-        parts: list[bytes] = []
-        while len(parts) * CHUNK < MAX_ADVERT:
-            place = (wire.number(len(parts) * CHUNK), wire.number(CHUNK))
-            answer = self._links.ask_plainly(
-                self.server, wire.FETCH, wire.ADVERT, told, *place, timeout=self.timeout
-            )  # fmt: skip
-            parts.append(answer[0])
-            if len(answer[0]) < CHUNK:
-                break
-        return name, b"".join(parts)
+        name = _reading(server, Stage.HOLDER, lambda: _read_advert(_expected(word, wire.ADVERT, rest)))
+        content = bytearray()
+        while len(content) <= MAX_ADVERT:
+            part = self._part_of_advert(server, name, len(content))
+            content += part
+            if len(part) < CHUNK:
+                return name, bytes(content)
+        what = f"the advert {printable(name)} is too large"
+        raise MusicError(what, f"it has more than {MAX_ADVERT} bytes", "it is left out", stage=Stage.HOLDER)
+
+    def _part_of_advert(self, server: str, name: str, offset: int) -> bytes:
+        place = (wire.number(offset), wire.number(CHUNK))
+        word, rest = self._links.ask(server, wire.FETCH, wire.ADVERT, name.encode(), *place, timeout=self.timeout)
+        if word == wire.NOT_FOUND:
+            raise NotFoundError(f"the advert {printable(name)} is gone", "", "it is left out", stage=Stage.HOLDER)
+        return _reading(server, Stage.HOLDER, lambda: _read_part(_expected(word, wire.DATA, rest), offset))
 
     def _locator(self, without: frozenset[str]) -> Locate:
         return lambda song, lost: self._locate(song, lost, without)
@@ -340,7 +352,8 @@ class MusicClient:
             endpoints = (holder.endpoint for hit in same for holder in hit.holders)
             found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in without)))
 
-        self._search(Query(name=song.name, limit=1), self.timeout, fresh=True).add_done_callback(note)
+        # several songs may have this name, and the server tells of its own first
+        self._search(Query(name=song.name, limit=MAX_HITS), self.timeout, fresh=True).add_done_callback(note)
         return found
 
     def _tell_stale(self, song: Song, endpoint: str) -> None:
@@ -380,6 +393,8 @@ class MusicClient:
                 future.set_result(read(_expected(question.word_back, word_back, question.answer)))
             except (MalformedError, LookupError) as error:
                 future.set_exception(unreadable(self._session.server, str(error), Stage.ANSWER))
+            except Exception as error:  # whoever waits is told, and the thread serves the others
+                future.set_exception(error)
 
         question = Question(word, rest, time.monotonic() + timeout, done)
         self._io.call(lambda: self._session.ask(question, time.monotonic()))
@@ -415,9 +430,25 @@ def _expected(word: bytes, wanted: bytes, rest: Frames) -> Frames:
 def _read_result(rest: Frames) -> SearchResult:
     told = table_of(wire.from_json(rest[0]))
     return SearchResult(
-        tuple(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
+        _told_best(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
         tuple(list_of(told, "suggestions", lambda value: text_of({"it": value}, "it"))),
     )  # fmt: skip
+
+
+def _told_best(hits: list[Hit]) -> tuple[Hit, ...]:
+    """Leave out what original servers have when others have a song of this name as well."""
+    told = {hit.song.name for hit in hits if hit.song.sha256 != UNTOLD_SHA256}
+    return tuple(hit for hit in hits if hit.song.sha256 != UNTOLD_SHA256 or hit.song.name not in told)
+
+
+def _insist_on_digest(hit: Hit) -> None:
+    if hit.song.sha256 == UNTOLD_SHA256:
+        holders = ", ".join(holder.endpoint for holder in hit.holders) or "nobody"
+        raise UntoldError(
+            f"{hit.song.name} cannot be downloaded", f"it is at {holders} by way of an original server, which tells "
+            "neither its size nor its SHA-256", "nothing was asked for, as nobody could say whether it is right",
+            "search again later: others may have it", stage=Stage.DOWNLOAD,
+        )  # fmt: skip
 
 
 def _read_table(rest: Frames) -> dict[str, Any]:
@@ -448,6 +479,19 @@ def _read_servers(rest: Frames) -> list[ServerRow]:
         )  # fmt: skip
 
     return items_of(wire.from_json(rest[0]), row, most=MAX_ROWS)
+
+
+def _read_advert(rest: Frames) -> str:
+    name = read_name(rest[0])
+    if name is None:
+        raise MalformedError("the name of the advert is none of a file")
+    return name
+
+
+def _read_part(rest: Frames, offset: int) -> bytes:
+    if len(rest) != 2 or wire.read_number(rest[0]) != offset or len(rest[1]) > CHUNK:
+        raise MalformedError("it is not the part that was asked for")
+    return bytes(rest[1])
 
 
 def _damaged(song: Song, sources: set[str]) -> DamagedError:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from scale0_core.api import Scale0Error
@@ -53,12 +54,17 @@ class Fetch:
         except MusicStoppedError:
             self.source.given_up = True
         except (Scale0Error, OSError) as error:
-            self.error = str(error)
-            self.source.given_up = True
+            self._fail(str(error))
+        except Exception as error:  # nobody planned it, and the listener waits all the same
+            self._fail(_named(error))
         else:
             # one who has the file open does not mind that it has another name now
             self.source.file = self.target
             self.source.available = self.source.size
+
+    def _fail(self, why: str) -> None:
+        self.error = why
+        self.source.given_up = True
 
     def _note(self, progress: Progress) -> None:
         self.progress = progress
@@ -133,10 +139,14 @@ class Deck:
         if not due:
             return
         try:
-            advert = self.client.advert()
+            self._add_advert()
         except Scale0Error as error:
             self.notes.append(f"no advert: {error.problem.what}")
-            return
+        except OSError as error:
+            self.notes.append(f"no advert: {error}")
+
+    def _add_advert(self) -> None:
+        advert = self.client.advert()
         if advert is not None:
             name, content = advert
             file = self._folder / f"advert-{name}"
@@ -160,24 +170,37 @@ class Deck:
     # --- what is to be done -------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is to be done: download, begin, hold, go on to the next."""
+        """Do what is to be done: download, begin, hold, go on to the next. After a fault it is stopped."""
         with self.lock:
-            if self.queue.state is State.STOPPED:
-                self._silence()
-                return
-            entry = self.queue.current
-            self._stop_others(entry)
-            fetch = self._fetch(entry) if entry is not None else None
-            if entry is None or fetch is None:
-                return
-            if self._on is not entry:
-                self._begin(entry, fetch)
-            elif self.queue.state is State.PAUSED:
-                self.player.hold()
-            else:
-                self.player.go_on()
-                self._follow(entry, fetch)
-            self._prefetch(fetch)
+            try:
+                self._do()
+            except Exception as error:  # whoever waits for the end of the list would wait forever
+                self._fail(error)
+
+    def _do(self) -> None:
+        if self.queue.state is State.STOPPED:
+            self._silence()
+            return
+        entry = self.queue.current
+        self._stop_others(entry)
+        fetch = self._fetch(entry) if entry is not None else None
+        if entry is None or fetch is None:
+            return
+        if self._on is not entry:
+            self._begin(entry, fetch)
+        elif self.queue.state is State.PAUSED:
+            self.player.hold()
+        else:
+            self.player.go_on()
+            self._follow(entry, fetch)
+        self._prefetch(fetch)
+
+    def _fail(self, error: Exception) -> None:
+        self.notes.append(f"the player failed and was stopped: {_named(error)}")
+        self.queue.stop()
+        self._on = None
+        with suppress(Exception):  # it has failed already
+            self.player.stop()
 
     def _silence(self) -> None:
         if self._on is not None:
@@ -229,14 +252,22 @@ class Deck:
             else:
                 self.history.append(entry.track)
             self._silence()
-            self._fetches.pop(entry, None)
+            self._leave(entry)
             self.queue.ended()
 
     def _give_up(self, entry: Entry, why: str) -> None:
         self.notes.append(f"{entry.track.name} is left out: {why}")
         self._silence()
-        self._fetches.pop(entry, None)
+        self._leave(entry)
         self.queue.ended()
+
+    def _leave(self, entry: Entry) -> None:
+        """Have a download end; it is kept until it has, so that its file has one writer and ``close`` knows of it."""
+        fetch = self._fetches.get(entry)
+        if fetch is not None:
+            fetch.stop()
+            if fetch.ended:
+                del self._fetches[entry]
 
     def _prefetch(self, current: Fetch) -> None:
         """Fetch the next track once the current one is there."""
@@ -266,6 +297,10 @@ class Deck:
             return ""
         percent = 100 * progress.received // progress.size
         return f"  [{entry.track.name} {percent} %, {progress.rate / 1e6:.1f} MB/s]"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def clock_text(seconds: float) -> str:

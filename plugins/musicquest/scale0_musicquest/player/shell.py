@@ -109,8 +109,8 @@ class Shell:
                     self.say(f"there is no {printable(word)}; help shows what there is")
                 else:
                     command(rest.strip())
-            except (QueueError, ValueError) as error:
-                self.say(str(error))
+            except (QueueError, ValueError, OSError) as error:
+                self.say(printable(str(error), 1000))
             except Scale0Error as error:
                 problem = error.problem
                 self.say(": ".join(part for part in (problem.what, problem.why) if part))
@@ -160,7 +160,7 @@ class Shell:
         if text.isdecimal() and 1 <= int(text) <= len(self._last):
             return self._last[int(text) - 1]
         try:
-            exact = self.client.search(name=text, limit=1).hits
+            exact = self.client.search(name=text).hits
         except ValueError:
             exact = ()  # no song can be called so
         if exact:
@@ -207,7 +207,7 @@ class Shell:
     def _load(self, name: str) -> None:
         missing = 0
         for song in playlists.load(self._folder, name):
-            hits = self.client.search(name=song, limit=1).hits
+            hits = self.client.search(name=song).hits
             if hits:
                 self.deck.add(Track.of(hits[0]))
             else:

@@ -36,7 +36,7 @@ Told: TypeAlias = Callable[["Search", str, float], None]
 class Search:
     """One search under way. ``asker`` is a neighbour, or the message of a client; None when only the cache asks."""
 
-    __slots__ = ("asker", "complete", "deadline", "hits", "hops", "pending", "query", "started", "uuid")
+    __slots__ = ("asker", "complete", "deadline", "fresh", "hits", "hops", "pending", "query", "started", "uuid")
 
     def __init__(
         self, uuid: str, query: Query, asker: Neighbour | wire.Message | None, now: float, deadline: float, hops: int
@@ -50,6 +50,8 @@ class Search:
         self.pending: set[Neighbour] = set()
         self.hits: dict[Key, Hit] = {}
         self.complete = True
+        self.fresh = False
+        """Whether everybody is to be heard, also when something was found."""
 
     def take(self, hits: Iterable[Hit]) -> None:
         """Add what somebody has found."""
@@ -157,7 +159,9 @@ class Searches:
         if not is_uuid(uuid) or self._was_seen(uuid):
             uuid = self._fresh_uuid()
         self._see(uuid, now)
-        return self._begin(Search(uuid, query, message, now, now + timeout, 0), None, now)
+        search = Search(uuid, query, message, now, now + timeout, 0)
+        search.fresh = fresh
+        return self._begin(search, None, now)
 
     def refresh(self, name: str, now: float) -> list[Effect]:
         """Search for a name for the cache alone."""
@@ -341,7 +345,7 @@ class Searches:
         """Let a search end in time; sooner when something was found, and only more holders could be."""
         grace = self._settings.grace
         ends = search.deadline
-        if grace and search.hits and search.query.is_exact:
+        if grace and search.hits and search.query.is_exact and not search.fresh:
             ends = min(ends, now + grace)
         self._timers.set(search.uuid, ends, search)
 

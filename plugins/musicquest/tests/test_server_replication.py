@@ -184,6 +184,28 @@ def test_a_plan_is_followed_as_far_as_possible_and_refusals_are_told(talk):
     assert talk.service.library.get("far.ogg").replica
 
 
+@pytest.mark.parametrize("nameless", [{"size": 1}, {"name": 7}, {"name": "x" * 5000}, {}])
+def test_a_plan_with_a_nameless_song_is_followed_for_the_others(talk, nameless):
+    """Their places must not be lost: only a few songs are taken over at a time."""
+    for number in range(3):
+        good = {**offered(name=f"far{number}.ogg"), "holders": [THERE]}
+        word, told = talk.extended("c", "plan", "t", {"songs": [good, nameless]})
+        assert word == b"OK"
+        told = json.loads(told)
+        assert told["accepted"] == [f"far{number}.ogg"]
+        assert [entry["name"] for entry in told["refused"]] == [""]
+        assert told["refused"][0]["why"]
+    answer_fetches(talk)
+    assert len(talk.service.pulls) == 0
+    assert {f"far{number}.ogg" for number in range(3)} <= {song.name for song in talk.service.library}
+
+
+def test_a_plan_that_is_no_list_of_songs_leaves_nothing_behind(talk):
+    good = {**offered(), "holders": [THERE]}
+    assert talk.extended("c", "plan", "t", {"songs": [good, "song"]})[:2] == [b"ERROR", b"400"]
+    assert len(talk.service.pulls) == 0
+
+
 def test_replicas_can_be_switched_off(tmp_path):
     talk = Talk(tmp_path, {}, replica_bytes=0)
     _, told = talk.extended("c", "plan", "t", {"songs": [{**offered(), "holders": [THERE]}]})

@@ -279,17 +279,18 @@ class MusicServer:
         refused: list[dict[str, str]] = []
         effects: list[Effect] = []
         for item in list_of(told, "songs", table_of, most=MOST_PLANNED):
-            name = text_of(item, "name")
+            # nothing may be raised between an offer and its effects: the pull would wait for them for ever
             try:
                 song, holders = Song.from_json(item), list_of(item, "holders", _endpoint)
-                why, more = self.pulls.offer(attrs.evolve(song, replica=True), holders, "plan", now)
-                effects += more
             except MalformedError as error:
-                why = str(error)
+                refused.append({"name": _name_of(item), "why": str(error)})
+                continue
+            why, more = self.pulls.offer(attrs.evolve(song, replica=True), holders, "plan", now)
+            effects += more
             if why:
-                refused.append({"name": name, "why": why})
+                refused.append({"name": song.name, "why": why})
             else:
-                accepted.append(name)
+                accepted.append(song.name)
         return [_json(message, wire.OK, {"accepted": accepted, "refused": refused}), *effects]
 
     def _stats(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
@@ -529,6 +530,14 @@ def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
 
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:
     return CLIENTS, wire.answer(message, word, wire.to_json(value))
+
+
+def _name_of(item: Mapping[str, Any]) -> str:
+    """Give the name in an item of a plan that makes no sense; empty, when that makes none either."""
+    try:
+        return text_of(item, "name")
+    except MalformedError:
+        return ""
 
 
 def _endpoint(value: object) -> str:

@@ -451,6 +451,7 @@ def test_searches_and_downloads_are_told_to_whoever_observes(talk):
     events = talk.service.events = []
     talk.extended("c", "search", "1", {"name": "tune.ogg"})
     talk.extended("c", "search", "2", {"text": "nowhere"})
+    talk.extended("c", "search", "3", {"album": "No Such Album"})
     talk.extended("c", "fetch", "f", "tune.ogg", bytes(8), wire.number(4))
     talk.extended("c", "fetch", "f", "tune.ogg", wire.number(4), wire.number(4))
     talk.extended("c", "fetch", "f", "été.flac", bytes(8), wire.number(2))
@@ -459,6 +460,7 @@ def test_searches_and_downloads_are_told_to_whoever_observes(talk):
     assert [(event.kind, dict(event.data)) for event in events] == [
         ("song_search", {**searched, "song": "tune.ogg", "outcome": "hit"}),
         ("song_search", {**searched, "text": "nowhere", "outcome": "miss"}),
+        ("song_search", {**searched, "text": "No Such Album", "outcome": "miss"}),
         ("song_download", {"server": "me", "song": "tune.ogg", "bytes": 8, "complete": True}),
         ("song_download", {"server": "me", "song": "été.flac", "bytes": 2, "complete": False}),
     ]

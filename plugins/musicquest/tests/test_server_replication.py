@@ -50,7 +50,7 @@ def test_a_song_wanted_too_often_is_offered_to_the_neighbours_once_a_window(talk
             talk.extended("c", "fetch", "t", "own.ogg", bytes(8), wire.number(9))
 
     fetch(2)
-    talk.extended("c", "fetch", "t", "own.ogg", wire.number(1), wire.number(9))  # not a start
+    talk.extended("c", "fetch", "t", "own.ogg", wire.number(3), wire.number(9))  # reading on at the end is no start
     assert talk.told("replicate") == []
     fetch(1)
     (told,) = talk.told("replicate")
@@ -64,6 +64,13 @@ def test_a_song_wanted_too_often_is_offered_to_the_neighbours_once_a_window(talk
     assert len(talk.told("replicate")) == 1
     fetch(1)
     assert len(talk.told("replicate")) == 2
+
+
+def test_downloads_that_are_resumed_or_shared_with_other_holders_count_as_well(talk):
+    for number in range(3):
+        assert talk.told("replicate") == []
+        talk.extended(f"c{number}", "fetch", "t", "own.ogg", wire.number(1), wire.number(9))
+    assert len(talk.told("replicate")) == 1
 
 
 def test_neighbours_that_are_known_to_hold_it_are_not_offered_it(talk):

@@ -80,6 +80,43 @@ def test_no_more_than_a_mebibyte_is_read_at_once(tmp_path):
     assert talk.extended("c", "fetch", "t", "large.ogg", b"\xff" * 8, b"\xff" * 8)[-1] == b""
 
 
+@pytest.mark.requirement("M32")
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1500, 2048])
+def test_an_original_client_that_reads_ahead_gets_the_song_before_its_end(tmp_path, size):
+    """Its answers do not say what they answer: a short or an empty one is the end."""
+    talk = Talk(tmp_path, {"song.ogg": content(size), "next.ogg": b"next"}, job_delay=0.01)
+    for number in range(4):
+        talk.feed("clients", "c", "fetch", "song.ogg", wire.number(number * CHUNK), wire.number(CHUNK))
+    talk.feed("clients", "c", "fetch", "nowhere.ogg", bytes(8), wire.number(CHUNK))
+    talk.feed("clients", "c", "fetch", "next.ogg", bytes(8), wire.number(CHUNK))
+    talk.sleep(1)
+    parts = [content(size)[start : start + CHUNK] for start in range(0, 4 * CHUNK, CHUNK)]
+    assert talk.answers("c") == [(part,) for part in [*parts, b"NF", b"next"]]
+
+
+def test_an_original_client_that_asks_for_too_much_is_told_so_in_its_turn(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)}, job_delay=0.01, credit=2)
+    for number in range(5):
+        talk.feed("clients", "c", "fetch", "song.ogg", wire.number(number), wire.number(1))
+    talk.sleep(1)
+    answers = talk.answers("c")
+    assert answers[:2] == [(content(5000)[:1],), (content(5000)[1:2],)]
+    assert [frames[0] for frames in answers[2:]] == [b"ERROR"] * 3
+    assert talk.ask("d", "fetch", "song.ogg", bytes(8), wire.number(1)) == []
+    talk.sleep(1)
+    assert talk.answers("d") == [(content(5000)[:1],)]
+
+
+def test_the_refusals_that_wait_are_bounded(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)}, job_delay=1000.0)
+    for _ in range(3000):
+        talk.feed("clients", "c", "fetch", "song.ogg", bytes(8), wire.number(1))
+    (client,) = talk.service.uploads.clients.values()
+    assert len(client.waiting) < 1100
+    talk.sleep(10_000)
+    assert len(talk.answers("c")) == 3000
+
+
 def test_a_client_may_have_so_many_requests_waiting_and_no_more(tmp_path):
     talk = Talk(tmp_path, {"long.ogg": content(20_000)}, credit=4)
     service, now = talk.service, talk.now
@@ -126,6 +163,57 @@ def test_nothing_is_sent_to_a_client_that_has_left(tmp_path):
     (job,) = effects
     assert list(talk.service.on_job(JobResult(job.token, job.function(job.argument)), talk.now)) == []
     assert talk.service.uploads.load == 0
+
+
+def downloads(events):
+    return [
+        (event.data["song"], event.data["bytes"], event.data["complete"])
+        for event in events
+        if event.kind == "song_download"
+    ]
+
+
+def test_a_download_shared_by_two_holders_is_told_by_both(tmp_path):
+    """One sends the first half, the other the second; neither sends all."""
+    for place, (start, complete) in enumerate([(0, False), (2 * CHUNK, True)]):
+        talk = Talk(tmp_path / str(place), {"song.ogg": content(4 * CHUNK)})
+        events = talk.service.events = []
+        for offset in (start, start + CHUNK):
+            talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+        talk.extended("c", "bye", "t")
+        assert downloads(events) == [("song.ogg", 2 * CHUNK, complete)]
+        counts = talk.service.uploads.counts
+        assert (counts.downloads, counts.whole) == (1, complete)
+
+
+def test_a_download_that_is_resumed_is_told_and_one_begun_anew_is_another(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(3 * CHUNK)})
+    events = talk.service.events = []
+    for offset in (CHUNK, 2 * CHUNK, 3 * CHUNK):  # the last asks for nothing
+        talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+    assert downloads(events) == [("song.ogg", 2 * CHUNK, True)]
+    for offset in (0, CHUNK, 0):
+        talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+    assert downloads(events)[1:] == [("song.ogg", 2 * CHUNK, False)]
+    assert talk.service.uploads.counts.downloads == 3
+    assert [name for name, _ in talk.service.popularity.top(5, talk.now)] == ["song.ogg"]
+
+
+def test_what_could_not_be_sent_is_no_download_that_is_told(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(CHUNK)})
+    events = talk.service.events = []
+    talk.fail_next_job(OSError(5, "the disk is on fire"))
+    talk.extended("c", "fetch", "t", "song.ogg", bytes(8), wire.number(CHUNK))
+    talk.extended("c", "bye", "t")
+    assert downloads(events) == []
+
+
+def test_of_many_downloads_at_once_the_oldest_is_followed_no_longer(tmp_path):
+    talk = Talk(tmp_path, {f"{number:02}.ogg": content(2 * CHUNK) for number in range(65)})
+    events = talk.service.events = []
+    for number in range(65):
+        talk.extended("c", "fetch", "t", f"{number:02}.ogg", bytes(8), wire.number(CHUNK))
+    assert downloads(events) == [("00.ogg", CHUNK, False)]
 
 
 def test_load_is_clients_for_the_capacity(tmp_path):

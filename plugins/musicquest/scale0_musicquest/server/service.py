@@ -424,7 +424,7 @@ class MusicServer:
     def _searched(self, search: Search, outcome: str, now: float) -> None:
         if self.events is not None:
             query = search.query
-            key, what = ("song", query.name) if query.is_exact else ("text", query.text or query.title or query.artist)
+            key, what = ("song", query.name) if query.is_exact else ("text", _wanted(query))
             ms = round((now - search.started) * 1000, 3)
             self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
 
@@ -530,6 +530,10 @@ def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
 
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:
     return CLIENTS, wire.answer(message, word, wire.to_json(value))
+
+
+def _wanted(query: Query) -> str:
+    return query.text or query.title or query.artist or query.album
 
 
 def _name_of(item: Mapping[str, Any]) -> str:

@@ -2,6 +2,9 @@
 
 A client's requests wait in its queue. One job at a time reads for a client, several of its requests when these have
 come meanwhile; so one client can have all that the disk gives, and many share it evenly.
+
+In the original form an answer does not say what it answers, so there none overtakes another: what needs no read waits
+in the queue as well.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 """How much one job reads, if a client has asked for as much."""
 MOST_FOLLOWED = 64
 """Downloads of one client that are followed to their end."""
+MOST_REFUSALS = 1_000
+"""Refusals of one client that wait behind its songs; who asks for more has given up order itself."""
 
 
 class Source(NamedTuple):
@@ -51,16 +56,28 @@ class Fetch(NamedTuple):
     size: int
 
 
+class Refusal(NamedTuple):
+    """An answer without a part of a song, which waits for those before it."""
+
+    effect: Effect
+    size: int = 0
+
+
 @attrs.define(eq=False)
 class Client:
     """A peer of the socket for clients."""
 
     peer: bytes
     heard: float
-    waiting: deque[Fetch] = attrs.field(factory=deque)
+    waiting: deque[Fetch | Refusal] = attrs.field(factory=deque)
     reading: int = 0
     downloads: dict[str, int] = attrs.field(factory=dict)
-    """Bytes sent of songs that are not whole yet."""
+    """Bytes sent of songs whose end was not sent yet."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are under way that others could overtake."""
+        return bool(self.waiting or self.reading)
 
 
 @attrs.define
@@ -77,7 +94,7 @@ class Counts:
 
 
 class Downloaded(NamedTuple):
-    """A download that has ended."""
+    """A download from this server that has ended: what it sent, and whether that reached the end of the song."""
 
     name: str
     bytes: int
@@ -125,9 +142,8 @@ class Uploads:
         if client is None:
             return
         client.waiting.clear()
-        for name, sent in client.downloads.items():
-            self._ended(Downloaded(name, sent, complete=False))
-        client.downloads.clear()
+        for name in list(client.downloads):
+            self._break_off(client, name)
 
     def on_deadline(self, now: float) -> None:
         """Forget clients that have been silent for too long."""
@@ -153,22 +169,24 @@ class Uploads:
         name = read_name(named)
         song = source.library.get(name) if name is not None else None
         if song is None:
-            return self._not_found(message, named)
-        effects: list[Effect] = []
-        if offset == 0 and not source.adverts:
-            self.counts.downloads += 1
-            effects = self._started(song, now)
+            return self._refuse(client, message, self._not_found(message, named))
         fetch = Fetch(message, source, song, offset, min(size, MAX_CHUNK, max(0, song.size - offset)))
-        if not fetch.size:
-            return [*effects, *self._send(client, fetch, b"", now)]
-        return [*effects, *self._wait(client, fetch)]
-
-    def _wait(self, client: Client, fetch: Fetch) -> list[Effect]:
         if len(client.waiting) + client.reading >= self._settings.credit:
             self.counts.refused += 1
             reason = f"at most {self._settings.credit} requests of a client may wait"
-            return [(SOCKET, wire.error(fetch.message, 429, reason))]
-        client.waiting.append(fetch)
+            return self._refuse(client, message, (SOCKET, wire.error(message, 429, reason)))
+        effects = self._follow(client, fetch, now)
+        if fetch.size or (client.busy and not message.extended):
+            return [*effects, *self._wait(client, fetch)]
+        return [*effects, *self._send(client, fetch, b"", now)]
+
+    def _refuse(self, client: Client, message: wire.Message, effect: Effect) -> list[Effect]:
+        if message.extended or not client.busy or len(client.waiting) >= self._settings.credit + MOST_REFUSALS:
+            return [effect]
+        return self._wait(client, Refusal(effect))
+
+    def _wait(self, client: Client, request: Fetch | Refusal) -> list[Effect]:
+        client.waiting.append(request)
         if not client.reading and len(client.waiting) == 1:
             self._turns.append(client)
         return self._read()
@@ -185,15 +203,15 @@ class Uploads:
                 jobs.append(Job(("read", client.peer), _read_all, batch, token=partial(self._was_read, client, batch)))
         return jobs
 
-    def _was_read(self, client: Client, batch: list[Fetch], result: JobResult, now: float) -> list[Effect]:
+    def _was_read(self, client: Client, batch: list[Fetch | Refusal], result: JobResult, now: float) -> list[Effect]:
         """Send what was read."""
         self._jobs -= 1
         client.reading = 0
         parts = result.value if result.error is None else [result.error] * len(batch)
         effects: list[Effect] = []
         if self.clients.get(client.peer) is client:
-            for fetch, part in zip(batch, parts, strict=True):
-                effects += self._send(client, fetch, part, now)
+            for request, part in zip(batch, parts, strict=True):
+                effects += [request.effect] if isinstance(request, Refusal) else self._send(client, request, part, now)
             if client.waiting:
                 self._turns.append(client)
         return [*effects, *self._read()]
@@ -202,12 +220,11 @@ class Uploads:
         if isinstance(part, bytes):
             self.counts.chunks += 1
             self.counts.bytes += len(part)
-            if not fetch.source.adverts:
-                self._note_sent(client, fetch.song, fetch.offset, len(part))
+            self._note_sent(client, fetch, len(part))
             return [self._data(fetch.message, fetch.offset, part)]
         if isinstance(part, SongMissingError):
             self._missing(fetch.song.name, now)
-            return self._not_found(fetch.message, fetch.song.name.encode())
+            return [self._not_found(fetch.message, fetch.song.name.encode())]
         self.counts.failed += 1
         LOG.error("a song cannot be read", song=fetch.song.name, error=str(part))
         return [(SOCKET, wire.error(fetch.message, 503, "the song cannot be read just now"))]
@@ -217,29 +234,45 @@ class Uploads:
             return SOCKET, (*message.envelope, wire.HEADER, wire.DATA, message.tag, wire.number(offset), part)
         return SOCKET, (*message.envelope, part)
 
-    def _not_found(self, message: wire.Message, name: bytes) -> list[Effect]:
+    def _not_found(self, message: wire.Message, name: bytes) -> Effect:
         self.counts.missing += 1
         frames: Frames = (*message.envelope, wire.NOT_FOUND)
-        return [(SOCKET, wire.answer(message, wire.NOT_FOUND, bytes(name)) if message.extended else frames)]
+        return SOCKET, wire.answer(message, wire.NOT_FOUND, bytes(name)) if message.extended else frames
 
-    def _note_sent(self, client: Client, song: Song, offset: int, size: int) -> None:
+    # --- downloads ----------------------------------------------------------------------------------------------------
+
+    def _follow(self, client: Client, fetch: Fetch, now: float) -> list[Effect]:
+        """Note that a download begins, at whatever offset: it may be resumed, or shared with other holders."""
+        song, downloads = fetch.song, client.downloads
+        beyond = not fetch.size and song.size  # who reads ahead asks for more than there is
+        if beyond or fetch.source.adverts or (fetch.offset and song.name in downloads):
+            return []
+        if song.name in downloads:  # from the beginning once more
+            self._break_off(client, song.name)
+        elif len(downloads) >= MOST_FOLLOWED:
+            self._break_off(client, next(iter(downloads)))
+        downloads[song.name] = 0
+        self.counts.downloads += 1
+        return self._started(song, now)
+
+    def _note_sent(self, client: Client, fetch: Fetch, size: int) -> None:
         """Follow a download to its end."""
-        downloads = client.downloads
-        if offset == 0 and song.name not in downloads and len(downloads) >= MOST_FOLLOWED:
-            name, sent = next(iter(downloads.items()))
-            del downloads[name]
-            self._ended(Downloaded(name, sent, complete=False))
-        if offset != 0 and song.name not in downloads:
+        song, downloads = fetch.song, client.downloads
+        if fetch.source.adverts or song.name not in downloads:
             return
-        sent = downloads[song.name] = downloads.get(song.name, 0) + size
-        if sent >= song.size:
-            del downloads[song.name]
+        downloads[song.name] += size
+        if fetch.offset + size >= song.size and (size or not song.size):
             self.counts.whole += 1
-            self._ended(Downloaded(song.name, sent, complete=True))
+            self._ended(Downloaded(song.name, downloads.pop(song.name), complete=True))
+
+    def _break_off(self, client: Client, name: str) -> None:
+        sent = client.downloads.pop(name)
+        if sent:
+            self._ended(Downloaded(name, sent, complete=False))
 
 
-def _next_batch(waiting: deque[Fetch]) -> list[Fetch]:
-    batch: list[Fetch] = []
+def _next_batch(waiting: deque[Fetch | Refusal]) -> list[Fetch | Refusal]:
+    batch: list[Fetch | Refusal] = []
     size = 0
     while waiting and (not batch or size + waiting[0].size <= READ_AHEAD_BYTES):
         size += waiting[0].size
@@ -247,13 +280,16 @@ def _next_batch(waiting: deque[Fetch]) -> list[Fetch]:
     return batch
 
 
-def _read_all(batch: list[Fetch]) -> list[bytes | Exception]:
+def _read_all(batch: list[Fetch | Refusal]) -> list[bytes | Exception]:
     """Read several parts, on a thread; one that cannot be read does not keep the others."""
     return list(_each(batch))
 
 
-def _each(batch: list[Fetch]) -> Iterator[bytes | Exception]:
+def _each(batch: list[Fetch | Refusal]) -> Iterator[bytes | Exception]:
     for fetch in batch:
+        if isinstance(fetch, Refusal):
+            yield b""
+            continue
         try:
             yield fetch.source.shelf.read(fetch.song.name, fetch.offset, fetch.size)
         except Exception as error:

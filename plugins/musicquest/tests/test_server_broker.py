@@ -29,8 +29,8 @@ class Peers:
         self.context = zmq.Context()
         self.made = []
 
-    def __call__(self, address, kind=zmq.DEALER):
-        peer = Peer(self.context, address, kind)
+    def __call__(self, address, kind=zmq.DEALER, **options):
+        peer = Peer(self.context, address, kind, **options)
         self.made.append(peer)
         return peer
 
@@ -47,8 +47,10 @@ def peers():
 class Peer:
     """A socket that asks and insists on an answer."""
 
-    def __init__(self, context, address, kind):
+    def __init__(self, context, address, kind, **options):
         self.socket = context.socket(kind)
+        for name, value in options.items():
+            setattr(self.socket, name, value)
         self.socket.rcvtimeo = round(PATIENCE * 1000)
         self.socket.connect(address)
 
@@ -247,6 +249,29 @@ def test_songs_put_into_the_folder_of_a_running_server_are_served(quest):
     (quest.folder / "music0" / "new.ogg").write_bytes(b"new")
     peer.until(lambda stats: stats["songs"] == 2)
     assert peer.ask("ZMQ01", "fetch", "f", "new.ogg", bytes(8), wire.number(9))[-1] == b"new"
+
+
+def test_a_client_that_takes_nothing_is_not_read_for_without_end(quest, peers):
+    """Of what it asks for, little more is read than fits on the way to it; once it takes that, it is served again."""
+    size = 1 << 20
+    watcher = quest.server({"large.ogg": bytes(size)}, credit=8)
+    lazy = peers(endpoint(quest, 0), rcvhwm=1)
+    asked, before = 0, -1
+    while (sent := watcher.stats()["uploads"])["chunks"] != before or sent["refused"] < 50:
+        before = sent["chunks"]
+        for _ in range(10):
+            lazy.send("ZMQ01", "fetch", "t", "large.ogg", bytes(8), wire.number(size))
+        asked += 10
+        assert asked < 2000, sent
+        time.sleep(0.2)
+    assert sent["chunks"] < 120, sent
+    end, number, answer = time.monotonic() + PATIENCE, 0, [b""]
+    while answer[-1] != bytes(size):  # what it asked for before may still be on its way
+        assert time.monotonic() < end
+        number += 1
+        lazy.send("ZMQ01", "fetch", f"again-{number}", "large.ogg", bytes(8), wire.number(size))
+        while (answer := lazy.receive())[2] != b"again-%d" % number:
+            pass
 
 
 def test_a_plan_over_real_sockets(quest):

@@ -146,6 +146,48 @@ def test_clients_take_turns(tmp_path):
     assert len(jobs[0].argument) == 1
 
 
+def test_nothing_is_read_for_a_client_that_does_not_take_what_it_was_sent(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)})
+    service = talk.service
+
+    def fetch(peer):
+        talk.feed("clients", peer, "ZMQ01", "fetch", "t", "song.ogg", bytes(8), wire.number(10))
+
+    fetch("c")
+    for _ in range(10):  # the broker tells it each time that it tries again
+        service.on_delayed("clients", (b"c", b"data"), talk.now)
+        service.on_sent("clients", (b"c", b"earlier"), talk.now)
+        fetch("c")
+        talk.sleep(0.02)
+    assert len(talk.answers("c")) == 1
+    fetch("d")
+    assert len(talk.answers("d")) == 1
+    talk.sleep(0.1)
+    assert len(talk.answers("c")) == 11
+    service.on_undelivered("clients", (b"c", b"data"), "EAGAIN", talk.now)
+    fetch("c")
+    assert len(talk.answers("c")) == 11
+    talk.sleep(0.1)
+    assert len(talk.answers("c")) == 12
+    assert service.uploads.counts.failed == 1
+    service.on_delayed("children", (b"c", b"x"), talk.now)
+    service.on_delayed("clients", (b"stranger", b"x"), talk.now)
+    fetch("c")
+    assert len(talk.answers("c")) == 13
+
+
+def test_a_client_that_is_held_and_leaves_is_forgotten(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)})
+    talk.extended("c", "hello", "h")
+    talk.service.on_delayed("clients", (b"c", b"data"), talk.now)
+    talk.feed("clients", "c", "ZMQ01", "fetch", "t", "song.ogg", bytes(8), wire.number(10))
+    talk.feed("clients", "c", "ZMQ01", "bye", "b")
+    before = len(talk.answers("c"))
+    talk.sleep(1)
+    assert len(talk.answers("c")) == before
+    assert talk.service.uploads.load == 0
+
+
 def test_what_cannot_be_read_is_an_error_and_what_has_changed_is_not_found(tmp_path):
     talk = Talk(tmp_path, {"a.ogg": content(100)})
     talk.fail_next_job(OSError(5, "the disk is on fire"))

@@ -45,6 +45,7 @@ LOG = get_logger("plugin.musicquest-server")
 
 NAME = "musicquest-server"
 MOST_LISTED = 1_000
+MOST_UNTAKEN = 64
 MOST_PLANNED = 1_000
 NEVER = float("inf")
 
@@ -116,7 +117,8 @@ class MusicServer:
         effects: list[Effect] = []
         if self.links.due <= now:
             effects = self._settle(self.links.on_deadline(now), now)
-        self.uploads.on_deadline(now)
+        if self.uploads.due <= now:
+            effects += self.uploads.on_deadline(now)
         if len(self.pulls):
             effects += self.pulls.on_deadline(now)
         for watch in self._watches:
@@ -133,11 +135,21 @@ class MusicServer:
         if socket == CLIENTS:
             if reason == "EHOSTUNREACH":
                 self.uploads.leave(bytes(frames[0]))
+            else:
+                self.uploads.dropped(bytes(frames[0]), now)
             return ()
         if socket == HOLDERS:
             return self.pulls.undelivered(frames[0], now)
         peer = bytes(frames[0]) if socket == CHILDREN else b""
         return self._settle(self.links.undelivered(socket, peer, now), now)
+
+    def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that somebody does not take what it was sent; told again as long as that is so."""
+        if socket == CLIENTS:
+            self.uploads.slow(bytes(frames[0]), now)
+
+    def on_sent(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that what had to wait has left; others may still wait, so this says nothing yet."""
 
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Take note that a connection to a neighbour has ended."""
@@ -517,7 +529,9 @@ class MusicServer:
 
 def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
     endpoints = {
-        CLIENTS: Endpoint(kind=SocketKind.ROUTER, bind=settings.clients, high_water=256, max_message=MAX_CHUNK),
+        CLIENTS: Endpoint(
+            kind=SocketKind.ROUTER, bind=settings.clients, high_water=_queue(settings), max_message=MAX_CHUNK
+        ),
         CHILDREN: Endpoint(kind=SocketKind.ROUTER, bind=settings.children, max_message=wire.MAX_JSON, watch_peers=True),
         FATHER: Endpoint(kind=SocketKind.DEALER, max_message=wire.MAX_JSON, watch_peers=True),
         HOLDERS: Endpoint(kind=SocketKind.ROUTER, max_message=MAX_CHUNK),
@@ -526,6 +540,15 @@ def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
         # a report that cannot be delivered is better written anew than kept
         endpoints[BROKER] = Endpoint(kind=SocketKind.DEALER, connect=settings.broker, options={"IMMEDIATE": 1})
     return endpoints
+
+
+def _queue(settings: MusicServerSettings) -> int:
+    """Give how many answers may be under way to a client.
+
+    ZeroMQ learns only after half of them that they have left, so twice what a client may ask for never holds it up; and
+    one that takes nothing costs no more memory than that.
+    """
+    return min(256, max(MOST_UNTAKEN, 2 * settings.credit))
 
 
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:

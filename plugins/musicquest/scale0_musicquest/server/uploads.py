@@ -5,6 +5,8 @@ come meanwhile; so one client can have all that the disk gives, and many share i
 
 In the original form an answer does not say what it answers, so there none overtakes another: what needs no read waits
 in the queue as well.
+
+For a client that does not take what it was sent nothing more is read, until it does.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 """How much one job reads, if a client has asked for as much."""
 MOST_FOLLOWED = 64
 """Downloads of one client that are followed to their end."""
+HOLD = 0.05
+"""Seconds for which nothing is read for a client whose queue is full; as long as it is, this begins again and again."""
 MOST_REFUSALS = 1_000
 """Refusals of one client that wait behind its songs; who asks for more has given up order itself."""
 
@@ -71,6 +75,7 @@ class Client:
     heard: float
     waiting: deque[Fetch | Refusal] = attrs.field(factory=deque)
     reading: int = 0
+    held_until: float = 0.0
     downloads: dict[str, int] = attrs.field(factory=dict)
     """Bytes sent of songs whose end was not sent yet."""
 
@@ -120,7 +125,15 @@ class Uploads:
         self._turns: deque[Client] = deque()
         self._jobs = 0
         self._silence = settings.heartbeat * settings.liveness
-        self.due = float("inf")
+        self._look_due = float("inf")
+        self._held: list[Client] = []
+        """Clients that have a turn, but do not take what they were sent."""
+        self._held_due = float("inf")
+
+    @property
+    def due(self) -> float:
+        """When something is to be done."""
+        return min(self._look_due, self._held_due)
 
     @property
     def load(self) -> float:
@@ -132,7 +145,7 @@ class Uploads:
         client = self.clients.get(peer)
         if client is None:
             client = self.clients[peer] = Client(peer, now)
-            self.due = min(self.due, now + self._silence)
+            self._look_due = min(self._look_due, now + self._silence)
         client.heard = now
         return client
 
@@ -145,10 +158,28 @@ class Uploads:
         for name in list(client.downloads):
             self._break_off(client, name)
 
-    def on_deadline(self, now: float) -> None:
-        """Forget clients that have been silent for too long."""
-        if self.due > now:
-            return
+    def slow(self, peer: bytes, now: float) -> None:
+        """Note that a client's queue is full: more is read for it when that has not been so for a moment."""
+        client = self.clients.get(peer)
+        if client is not None:
+            client.held_until = now + HOLD
+
+    def dropped(self, peer: bytes, now: float) -> None:
+        """Note that an answer was given up, since too much waits already."""
+        self.counts.failed += 1
+        self.slow(peer, now)
+
+    def on_deadline(self, now: float) -> list[Effect]:
+        """Forget clients that have been silent for too long; go on with those that were held."""
+        if self._look_due <= now:
+            self._forget_silent(now)
+        if self._held_due > now:
+            return []
+        self._turns.extend(self._held)
+        self._held, self._held_due = [], float("inf")
+        return self._read(now)
+
+    def _forget_silent(self, now: float) -> None:
         silent = [
             client.peer
             for client in self.clients.values()
@@ -156,7 +187,7 @@ class Uploads:
         ]
         for peer in silent:
             self.leave(peer)
-        self.due = now + self._settings.heartbeat if self.clients else float("inf")
+        self._look_due = now + self._settings.heartbeat if self.clients else float("inf")
 
     # --- fetches ------------------------------------------------------------------------------------------------------
 
@@ -169,33 +200,37 @@ class Uploads:
         name = read_name(named)
         song = source.library.get(name) if name is not None else None
         if song is None:
-            return self._refuse(client, message, self._not_found(message, named))
+            return self._refuse(client, message, self._not_found(message, named), now)
         fetch = Fetch(message, source, song, offset, min(size, MAX_CHUNK, max(0, song.size - offset)))
         if len(client.waiting) + client.reading >= self._settings.credit:
             self.counts.refused += 1
             reason = f"at most {self._settings.credit} requests of a client may wait"
-            return self._refuse(client, message, (SOCKET, wire.error(message, 429, reason)))
+            return self._refuse(client, message, (SOCKET, wire.error(message, 429, reason)), now)
         effects = self._follow(client, fetch, now)
         if fetch.size or (client.busy and not message.extended):
-            return [*effects, *self._wait(client, fetch)]
+            return [*effects, *self._wait(client, fetch, now)]
         return [*effects, *self._send(client, fetch, b"", now)]
 
-    def _refuse(self, client: Client, message: wire.Message, effect: Effect) -> list[Effect]:
+    def _refuse(self, client: Client, message: wire.Message, effect: Effect, now: float) -> list[Effect]:
         if message.extended or not client.busy or len(client.waiting) >= self._settings.credit + MOST_REFUSALS:
             return [effect]
-        return self._wait(client, Refusal(effect))
+        return self._wait(client, Refusal(effect), now)
 
-    def _wait(self, client: Client, request: Fetch | Refusal) -> list[Effect]:
+    def _wait(self, client: Client, request: Fetch | Refusal, now: float) -> list[Effect]:
         client.waiting.append(request)
         if not client.reading and len(client.waiting) == 1:
             self._turns.append(client)
-        return self._read()
+        return self._read(now)
 
-    def _read(self) -> list[Effect]:
+    def _read(self, now: float) -> list[Effect]:
         """Have as many clients read for as may be."""
         jobs: list[Effect] = []
         while self._turns and self._jobs < MOST_READS:
             client = self._turns.popleft()
+            if client.held_until > now:
+                self._held.append(client)
+                self._held_due = min(self._held_due, client.held_until)
+                continue
             batch = _next_batch(client.waiting)
             if batch:
                 client.reading = len(batch)
@@ -214,7 +249,7 @@ class Uploads:
                 effects += [request.effect] if isinstance(request, Refusal) else self._send(client, request, part, now)
             if client.waiting:
                 self._turns.append(client)
-        return [*effects, *self._read()]
+        return [*effects, *self._read(now)]
 
     def _send(self, client: Client, fetch: Fetch, part: bytes | Exception, now: float) -> list[Effect]:
         if isinstance(part, bytes):

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import found_item, pack, read_found, read_searches, search_item
+from scale0_musicquest.server.batches import (
+    found_item,
+    pack_found,
+    pack_searches,
+    read_found,
+    read_searches,
+    search_item,
+)
 from scale0_musicquest.server.neighbours import Introduction, read_addresses
 from scale0_musicquest.songs import Hit, Holder, MalformedError, Query, Song
 
@@ -40,7 +47,7 @@ def test_any_bytes_are_read_or_malformed(read, frame):
 @given(st.lists(st.tuples(UUID, NAME.filter(lambda name: name[0] != "."), st.integers(0, 600_000), st.integers(0, 9))))
 def test_searches_are_read_as_they_were_written(searches):
     wanted = [(uuid, Query(name=name), left, hops) for uuid, name, left, hops in searches]
-    (frame,) = pack([search_item(*search) for search in wanted])
+    (frame,) = pack_searches([search_item(*search) for search in wanted])
     assert read_searches(frame) == wanted
 
 
@@ -48,7 +55,7 @@ def test_searches_are_read_as_they_were_written(searches):
 def test_answers_are_split_into_messages_that_are_not_too_large(answers, limit):
     hits = [Hit(Song(f"{number}.ogg", 1, "ab" * 32), (Holder("tcp://127.0.0.1:1", 0.5, 2),)) for number in range(5)]
     items = [found_item(uuid, hits[:count], complete) for uuid, count, complete in answers]
-    frames = pack(items, limit)
+    frames = pack_found(items, limit)
     assert all(len(frame) <= limit for frame in frames)
     read = [answer for frame in frames for answer in read_found(frame)]
     assert [uuid for uuid, *_ in read] == [uuid for uuid, *_ in answers]
@@ -58,7 +65,7 @@ def test_answers_are_split_into_messages_that_are_not_too_large(answers, limit):
 
 
 def test_a_batch_of_very_many_is_split():
-    frames = pack([["u", [], True]] * 25_000)
+    frames = pack_found([["u", [], True]] * 25_000)
     assert len(frames) > 1
     assert sum(len(read_found(frame)) for frame in frames) == 25_000
     with pytest.raises(MalformedError):

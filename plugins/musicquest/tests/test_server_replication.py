@@ -130,6 +130,26 @@ def test_only_a_few_parts_are_asked_for_at_a_time(talk):
     assert len(talk.sent_on("holders")) == 2
 
 
+def test_no_more_is_asked_for_while_the_disk_is_slow(tmp_path):
+    data = SONG * 10
+    talk = Talk(tmp_path, {}, chunk=1024, job_delay=1.0)
+    talk.join("k", "kid", 7000)
+    talk.tell("k", "replicate", offered(data))
+    talk.sleep(1.5)
+    answered, most = 0, 0
+    for _ in range(200):
+        while answered < len(talk.sent_on("holders")):
+            peer, _, _, tag, _, offset, size = talk.sent_on("holders")[answered]
+            answered += 1
+            start = wire.read_number(offset)
+            talk.feed("holders", peer, "ZMQ01", "data", tag, offset, data[start : start + wire.read_number(size)])
+            most = max([most, *(pull.writing for pull in talk.service.pulls._active.values())])
+        talk.sleep(0.5)
+    assert 2 <= most <= 5  # two may be asked for, and come while two are written
+    assert talk.service.library.get("far.ogg").replica
+    assert answered == 50
+
+
 def test_an_empty_song_is_taken_over_as_well(talk):
     talk.tell("k", "replicate", offered(b""))
     talk.sleep(0.1)

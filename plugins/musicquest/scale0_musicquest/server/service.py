@@ -16,7 +16,7 @@ from scale0_core.api import Connect, Disconnect, Effect, Endpoint, Event, Frames
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
-from scale0_musicquest.server.batches import is_uuid, read_found, read_searches
+from scale0_musicquest.server.batches import fitting, is_uuid, read_found, read_searches
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.links import BROKER, Links, describe
 from scale0_musicquest.server.neighbours import CHILDREN, FATHER, Neighbour
@@ -46,6 +46,8 @@ LOG = get_logger("plugin.musicquest-server")
 NAME = "musicquest-server"
 MOST_LISTED = 1_000
 MOST_UNTAKEN = 64
+LONGEST_IDENT = 50
+"""Characters of the own id in a uuid, from its end: there it is random."""
 MOST_PLANNED = 1_000
 NEVER = float("inf")
 
@@ -69,7 +71,7 @@ class MusicServer:
         numbers = count(1)
         self.searches = Searches(
             settings, self.library, self.cache, self.popularity, self.links.neighbours,
-            holder=self._holder, told=self._searched, fresh_uuid=lambda: f"{ident[:40]}~{next(numbers)}",
+            holder=self._holder, told=self._searched, fresh_uuid=lambda: f"{ident[-LONGEST_IDENT:]}~{next(numbers)}",
         )  # fmt: skip
         self.uploads = Uploads(settings, self._started, self._downloaded, self._missing)
         self.demand = Demand(settings.replicate_after, settings.replicate_window)
@@ -183,6 +185,8 @@ class MusicServer:
         client = self.uploads.heard(bytes(frames[0]), now)
         method = (self._EXTENDED if message.extended else self._ORIGINAL).get(message.word)
         try:
+            if message.extended and not message.tag:
+                _check_tag(message, frames)
             if method is None:
                 raise MalformedError("this word is not known here")
             return method(self, client, message, now)
@@ -234,11 +238,14 @@ class MusicServer:
         told = table_of(wire.one_json(message))
         offset, limit = whole_of(told, "offset", 0), whole_of(told, "limit", 100, most=MOST_LISTED)
         songs = [song.to_json() for song in self.library.page(offset, limit)]
-        return [_json(message, wire.LIST, {"total": len(self.library), "songs": songs})]
+        total = len(self.library)
+        frame = fitting(songs, lambda rows: wire.to_json({"total": total, "songs": rows}))
+        return [(CLIENTS, wire.answer(message, wire.LIST, frame))]
 
     def _top(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         limit = whole_of(table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
-        return [_json(message, wire.TOP, [self._popular(*entry, now) for entry in self.popularity.top(limit, now)])]
+        rows = [self._popular(*entry, now) for entry in self.popularity.top(limit, now)]
+        return [(CLIENTS, wire.answer(message, wire.TOP, fitting(rows, wire.to_json)))]
 
     def _popular(self, name: str, wanted: float, now: float) -> dict[str, Any]:
         song = self.library.get(name)
@@ -553,6 +560,13 @@ def _queue(settings: MusicServerSettings) -> int:
 
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:
     return CLIENTS, wire.answer(message, word, wire.to_json(value))
+
+
+def _check_tag(message: wire.Message, frames: Frames) -> None:
+    """Refuse a tag that is too long to be repeated, as the broker does; ``split`` gives an empty one for it."""
+    place = len(message.envelope) + 2
+    if len(frames) > place and len(frames[place]) > wire.MAX_TAG:
+        raise MalformedError(f"a tag has at most {wire.MAX_TAG} bytes")
 
 
 def _wanted(query: Query) -> str:

@@ -34,7 +34,7 @@ class Town:
         for name, data in songs.items():
             (music / name).write_bytes(data)
         table = {
-            "music": str(music), "clients": [ANY], "children": [ANY], "heartbeat": 0.5, "rescan": 0.5,
+            "music": str(music), "clients": [ANY], "children": [ANY], "heartbeat": 2.0, "rescan": 0.5,
             "broker": self.broker.address("musicquest-broker", "servers"), **settings,
         }  # fmt: skip
         server = self._start(["musicquest-server"], {"plugin": {"musicquest-server": table}})

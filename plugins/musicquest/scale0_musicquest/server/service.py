@@ -45,7 +45,8 @@ LOG = get_logger("plugin.musicquest-server")
 
 NAME = "musicquest-server"
 MOST_LISTED = 1_000
-MOST_UNTAKEN = 64
+MOST_UNTAKEN = 128
+"""Fewer would hold up a client that has a thousand searches answered at once."""
 LONGEST_IDENT = 50
 """Characters of the own id in a uuid, from its end: there it is random."""
 MOST_PLANNED = 1_000

@@ -42,10 +42,10 @@ def make_server(folder, songs=None, ident="me", adverts=None, **settings):
 class Talk(Script):
     """A conversation with one server, which has looked at its folder already. No broker, a root, unless said so."""
 
-    def __init__(self, folder, songs=None, **settings):
+    def __init__(self, folder, songs=None, *, job_delay=0.0, **settings):
         settings = {"broker": "", "father": "none", "rescan": 1e6, "heartbeat": 1e6, **settings}
-        super().__init__(make_server(folder, songs, **settings))
-        self.sleep(0.1)
+        super().__init__(make_server(folder, songs, **settings), job_delay=job_delay)
+        self.sleep(0.1 + 2 * job_delay)
 
     def ask(self, peer, *frames):
         """Ask in the original form, and give the frames of the answer."""

@@ -8,6 +8,7 @@ import pytest
 
 from scale0_core.testing import check_service
 from scale0_musicquest import wire
+from scale0_musicquest.server.batches import read_searches
 from scale0_musicquest.server.settings import MusicServerSettings
 from scale0_musicquest.songs import Song
 
@@ -192,6 +193,34 @@ def test_stat_list_and_top(talk):
     assert [entry["name"] for entry in json.loads(told)] == ["tune.ogg", "other.wav"]
 
 
+def test_answers_with_many_long_rows_are_cut_to_what_a_client_reads(talk):
+    for number in range(1000):
+        song = Song(f"{number:04}.ogg", 1, "ab" * 32, "rock " + "t" * 890, "a" * 900, "l" * 900)
+        talk.service.library.add(song)
+        talk.service.popularity.add(song.name, talk.now)
+    questions = [("list", {"limit": 1000}), ("top", {"limit": 1000}), ("search", {"text": "rock", "limit": 1000})]
+    for word, query in questions:
+        frame = talk.extended("c", word, "t", query)[1]
+        assert len(frame) <= wire.MAX_JSON
+        told = json.loads(frame)
+        rows = told if word == "top" else told["songs" if word == "list" else "hits"]
+        assert len(rows) > (400 if word == "top" else 200)
+        if word == "list":
+            assert told["total"] == len(talk.service.library)
+            following = talk.extended("c", word, "t", {"offset": len(rows), "limit": 1})[1]
+            assert json.loads(following)["songs"][0]["name"] not in {row["name"] for row in rows}
+        if word == "search":
+            assert not told["complete"]
+
+
+@pytest.mark.parametrize("word", ["hello", "search", "dance"])
+def test_a_tag_that_is_too_long_to_be_repeated_is_refused(talk, word):
+    talk.feed("clients", "c", "", "ZMQ01", word, "t" * 65, json.dumps({"name": "tune.ogg"}))
+    talk.expect("clients", "c", "", "ZMQ01", "ERROR", "", "400", "a tag has at most 64 bytes")
+    assert talk.extended("c", "hello", "t" * 64)[0] == b"hello"
+    assert talk.extended("c", "hello", "")[0] == b"hello"
+
+
 def test_stats_tell_what_was_done(talk):
     talk.extended("c", "search", "1", {"name": "tune.ogg"})
     talk.extended("c", "fetch", "f", "tune.ogg", bytes(8), wire.number(100))
@@ -271,6 +300,19 @@ def test_each_hop_is_given_less_time_than_the_one_before(talk):
     assert talk.told("found", since=before) == [[["v", [], False]]]
 
 
+def test_a_search_that_has_come_as_far_as_may_be_is_not_passed_on(talk):
+    """The next server would refuse it, and with it all others of the message."""
+    talk.join("k", "kid", 7000)
+    talk.join("q", "quiet", 7100)
+    talk.tell("k", "search", [["far", {"name": "tune.ogg"}, 1000, 1000], ["near", {"name": "tune.ogg"}, 1000, 999]])
+    (batch,) = talk.told("search", peer="q")
+    assert [(uuid, hops) for uuid, _, _, hops in batch] == [("near", 1000)]
+    ((answer,),) = talk.told("found", peer="k")
+    uuid, hits, complete = answer
+    assert (uuid, len(hits), complete) == ("far", 1, False)
+    assert len(read_searches(json.dumps(batch).encode())) == 1
+
+
 def test_the_asker_is_not_asked_and_a_search_seen_before_is_answered_with_nothing(talk):
     talk.join("k", "kid", 7000)
     talk.join("q", "quiet", 7100)
@@ -337,6 +379,18 @@ def test_a_uuid_that_is_in_use_or_no_text_still_gets_its_answer(talk):
     assert len([item for batch in talk.told("search") for item in batch]) == 3
     talk.tell("k", "found", [[uuid, [], True] for uuid in uuids])
     assert [frames[2] for peer in "cde" for frames in talk.answers(peer)] == [b"same", b"same", b"\xff"]
+
+
+def test_the_uuids_of_namesakes_differ(tmp_path):
+    """What tells their ids apart is at the end."""
+    uuids = set()
+    for number in range(2):
+        talk = Talk(tmp_path / str(number), ident=f"{'x' * 40}-{number:08x}")
+        talk.join("k", "kid", 7000)
+        talk.feed("clients", "c", "search", b"\xff", "far.ogg")
+        uuids |= {item[0] for batch in talk.told("search") for item in batch}
+    assert len(uuids) == 2
+    assert all(len(uuid) <= 64 for uuid in uuids)
 
 
 def test_too_many_searches_at_once_are_refused(tmp_path):
@@ -410,6 +464,26 @@ def test_a_stale_holder_is_dropped_and_the_song_searched_for_afresh(talk):
     assert talk.extended("c", "stale", "t", {"song": "x"})[:2] == [b"ERROR", b"400"]
 
 
+def test_the_folder_is_not_looked_at_each_time_that_somebody_says_so(tmp_path):
+    talk = Talk(tmp_path, SONGS)
+    watch = talk.service._watches[0]
+    looks = 0
+    scan = watch._shelf.scan
+
+    def counted():
+        nonlocal looks
+        looks += 1
+        return scan()
+
+    watch._shelf.scan = counted
+    talk.sleep(10)
+    for _ in range(100):
+        talk.extended("c", "stale", "t", {"song": "tune.ogg", "endpoint": HERE})
+    assert looks == 1
+    talk.sleep(60)
+    assert looks == 2
+
+
 @pytest.mark.requirement("M23")
 def test_of_a_full_cache_the_least_popular_go(tmp_path):
     talk = Talk(tmp_path, SONGS, cache_size=40)
@@ -451,6 +525,7 @@ def test_searches_and_downloads_are_told_to_whoever_observes(talk):
     events = talk.service.events = []
     talk.extended("c", "search", "1", {"name": "tune.ogg"})
     talk.extended("c", "search", "2", {"text": "nowhere"})
+    talk.extended("c", "search", "3", {"album": "No Such Album"})
     talk.extended("c", "fetch", "f", "tune.ogg", bytes(8), wire.number(4))
     talk.extended("c", "fetch", "f", "tune.ogg", wire.number(4), wire.number(4))
     talk.extended("c", "fetch", "f", "été.flac", bytes(8), wire.number(2))
@@ -459,6 +534,7 @@ def test_searches_and_downloads_are_told_to_whoever_observes(talk):
     assert [(event.kind, dict(event.data)) for event in events] == [
         ("song_search", {**searched, "song": "tune.ogg", "outcome": "hit"}),
         ("song_search", {**searched, "text": "nowhere", "outcome": "miss"}),
+        ("song_search", {**searched, "text": "No Such Album", "outcome": "miss"}),
         ("song_download", {"server": "me", "song": "tune.ogg", "bytes": 8, "complete": True}),
         ("song_download", {"server": "me", "song": "été.flac", "bytes": 2, "complete": False}),
     ]
@@ -516,3 +592,5 @@ def test_the_settings_have_help_and_sensible_values():
     assert settings.chunk == 250_000
     with pytest.raises(ValueError, match="slots"):
         MusicServerSettings(slots=-1)
+    with pytest.raises(ValueError, match="deadline"):  # neighbours would refuse such searches
+        MusicServerSettings(deadline=601.0)

@@ -50,7 +50,7 @@ def test_a_song_wanted_too_often_is_offered_to_the_neighbours_once_a_window(talk
             talk.extended("c", "fetch", "t", "own.ogg", bytes(8), wire.number(9))
 
     fetch(2)
-    talk.extended("c", "fetch", "t", "own.ogg", wire.number(1), wire.number(9))  # not a start
+    talk.extended("c", "fetch", "t", "own.ogg", wire.number(3), wire.number(9))  # reading on at the end is no start
     assert talk.told("replicate") == []
     fetch(1)
     (told,) = talk.told("replicate")
@@ -64,6 +64,13 @@ def test_a_song_wanted_too_often_is_offered_to_the_neighbours_once_a_window(talk
     assert len(talk.told("replicate")) == 1
     fetch(1)
     assert len(talk.told("replicate")) == 2
+
+
+def test_downloads_that_are_resumed_or_shared_with_other_holders_count_as_well(talk):
+    for number in range(3):
+        assert talk.told("replicate") == []
+        talk.extended(f"c{number}", "fetch", "t", "own.ogg", wire.number(1), wire.number(9))
+    assert len(talk.told("replicate")) == 1
 
 
 def test_neighbours_that_are_known_to_hold_it_are_not_offered_it(talk):
@@ -121,6 +128,26 @@ def test_an_offer_is_pulled_verified_and_served(talk):
 def test_only_a_few_parts_are_asked_for_at_a_time(talk):
     talk.tell("k", "replicate", offered())
     assert len(talk.sent_on("holders")) == 2
+
+
+def test_no_more_is_asked_for_while_the_disk_is_slow(tmp_path):
+    data = SONG * 10
+    talk = Talk(tmp_path, {}, chunk=1024, job_delay=1.0)
+    talk.join("k", "kid", 7000)
+    talk.tell("k", "replicate", offered(data))
+    talk.sleep(1.5)
+    answered, most = 0, 0
+    for _ in range(200):
+        while answered < len(talk.sent_on("holders")):
+            peer, _, _, tag, _, offset, size = talk.sent_on("holders")[answered]
+            answered += 1
+            start = wire.read_number(offset)
+            talk.feed("holders", peer, "ZMQ01", "data", tag, offset, data[start : start + wire.read_number(size)])
+            most = max([most, *(pull.writing for pull in talk.service.pulls._active.values())])
+        talk.sleep(0.5)
+    assert 2 <= most <= 5  # two may be asked for, and come while two are written
+    assert talk.service.library.get("far.ogg").replica
+    assert answered == 50
 
 
 def test_an_empty_song_is_taken_over_as_well(talk):
@@ -182,6 +209,28 @@ def test_a_plan_is_followed_as_far_as_possible_and_refusals_are_told(talk):
     assert all(entry["why"] for entry in told["refused"])
     answer_fetches(talk)
     assert talk.service.library.get("far.ogg").replica
+
+
+@pytest.mark.parametrize("nameless", [{"size": 1}, {"name": 7}, {"name": "x" * 5000}, {}])
+def test_a_plan_with_a_nameless_song_is_followed_for_the_others(talk, nameless):
+    """Their places must not be lost: only a few songs are taken over at a time."""
+    for number in range(3):
+        good = {**offered(name=f"far{number}.ogg"), "holders": [THERE]}
+        word, told = talk.extended("c", "plan", "t", {"songs": [good, nameless]})
+        assert word == b"OK"
+        told = json.loads(told)
+        assert told["accepted"] == [f"far{number}.ogg"]
+        assert [entry["name"] for entry in told["refused"]] == [""]
+        assert told["refused"][0]["why"]
+    answer_fetches(talk)
+    assert len(talk.service.pulls) == 0
+    assert {f"far{number}.ogg" for number in range(3)} <= {song.name for song in talk.service.library}
+
+
+def test_a_plan_that_is_no_list_of_songs_leaves_nothing_behind(talk):
+    good = {**offered(), "holders": [THERE]}
+    assert talk.extended("c", "plan", "t", {"songs": [good, "song"]})[:2] == [b"ERROR", b"400"]
+    assert len(talk.service.pulls) == 0
 
 
 def test_replicas_can_be_switched_off(tmp_path):

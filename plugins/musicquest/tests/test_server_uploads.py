@@ -80,6 +80,43 @@ def test_no_more_than_a_mebibyte_is_read_at_once(tmp_path):
     assert talk.extended("c", "fetch", "t", "large.ogg", b"\xff" * 8, b"\xff" * 8)[-1] == b""
 
 
+@pytest.mark.requirement("M32")
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1500, 2048])
+def test_an_original_client_that_reads_ahead_gets_the_song_before_its_end(tmp_path, size):
+    """Its answers do not say what they answer: a short or an empty one is the end."""
+    talk = Talk(tmp_path, {"song.ogg": content(size), "next.ogg": b"next"}, job_delay=0.01)
+    for number in range(4):
+        talk.feed("clients", "c", "fetch", "song.ogg", wire.number(number * CHUNK), wire.number(CHUNK))
+    talk.feed("clients", "c", "fetch", "nowhere.ogg", bytes(8), wire.number(CHUNK))
+    talk.feed("clients", "c", "fetch", "next.ogg", bytes(8), wire.number(CHUNK))
+    talk.sleep(1)
+    parts = [content(size)[start : start + CHUNK] for start in range(0, 4 * CHUNK, CHUNK)]
+    assert talk.answers("c") == [(part,) for part in [*parts, b"NF", b"next"]]
+
+
+def test_an_original_client_that_asks_for_too_much_is_told_so_in_its_turn(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)}, job_delay=0.01, credit=2)
+    for number in range(5):
+        talk.feed("clients", "c", "fetch", "song.ogg", wire.number(number), wire.number(1))
+    talk.sleep(1)
+    answers = talk.answers("c")
+    assert answers[:2] == [(content(5000)[:1],), (content(5000)[1:2],)]
+    assert [frames[0] for frames in answers[2:]] == [b"ERROR"] * 3
+    assert talk.ask("d", "fetch", "song.ogg", bytes(8), wire.number(1)) == []
+    talk.sleep(1)
+    assert talk.answers("d") == [(content(5000)[:1],)]
+
+
+def test_the_refusals_that_wait_are_bounded(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)}, job_delay=1000.0)
+    for _ in range(3000):
+        talk.feed("clients", "c", "fetch", "song.ogg", bytes(8), wire.number(1))
+    (client,) = talk.service.uploads.clients.values()
+    assert len(client.waiting) < 1100
+    talk.sleep(10_000)
+    assert len(talk.answers("c")) == 3000
+
+
 def test_a_client_may_have_so_many_requests_waiting_and_no_more(tmp_path):
     talk = Talk(tmp_path, {"long.ogg": content(20_000)}, credit=4)
     service, now = talk.service, talk.now
@@ -109,6 +146,48 @@ def test_clients_take_turns(tmp_path):
     assert len(jobs[0].argument) == 1
 
 
+def test_nothing_is_read_for_a_client_that_does_not_take_what_it_was_sent(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)})
+    service = talk.service
+
+    def fetch(peer):
+        talk.feed("clients", peer, "ZMQ01", "fetch", "t", "song.ogg", bytes(8), wire.number(10))
+
+    fetch("c")
+    for _ in range(10):  # the broker tells it each time that it tries again
+        service.on_delayed("clients", (b"c", b"data"), talk.now)
+        service.on_sent("clients", (b"c", b"earlier"), talk.now)
+        fetch("c")
+        talk.sleep(0.02)
+    assert len(talk.answers("c")) == 1
+    fetch("d")
+    assert len(talk.answers("d")) == 1
+    talk.sleep(0.1)
+    assert len(talk.answers("c")) == 11
+    service.on_undelivered("clients", (b"c", b"data"), "EAGAIN", talk.now)
+    fetch("c")
+    assert len(talk.answers("c")) == 11
+    talk.sleep(0.1)
+    assert len(talk.answers("c")) == 12
+    assert service.uploads.counts.failed == 1
+    service.on_delayed("children", (b"c", b"x"), talk.now)
+    service.on_delayed("clients", (b"stranger", b"x"), talk.now)
+    fetch("c")
+    assert len(talk.answers("c")) == 13
+
+
+def test_a_client_that_is_held_and_leaves_is_forgotten(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(5000)})
+    talk.extended("c", "hello", "h")
+    talk.service.on_delayed("clients", (b"c", b"data"), talk.now)
+    talk.feed("clients", "c", "ZMQ01", "fetch", "t", "song.ogg", bytes(8), wire.number(10))
+    talk.feed("clients", "c", "ZMQ01", "bye", "b")
+    before = len(talk.answers("c"))
+    talk.sleep(1)
+    assert len(talk.answers("c")) == before
+    assert talk.service.uploads.load == 0
+
+
 def test_what_cannot_be_read_is_an_error_and_what_has_changed_is_not_found(tmp_path):
     talk = Talk(tmp_path, {"a.ogg": content(100)})
     talk.fail_next_job(OSError(5, "the disk is on fire"))
@@ -126,6 +205,57 @@ def test_nothing_is_sent_to_a_client_that_has_left(tmp_path):
     (job,) = effects
     assert list(talk.service.on_job(JobResult(job.token, job.function(job.argument)), talk.now)) == []
     assert talk.service.uploads.load == 0
+
+
+def downloads(events):
+    return [
+        (event.data["song"], event.data["bytes"], event.data["complete"])
+        for event in events
+        if event.kind == "song_download"
+    ]
+
+
+def test_a_download_shared_by_two_holders_is_told_by_both(tmp_path):
+    """One sends the first half, the other the second; neither sends all."""
+    for place, (start, complete) in enumerate([(0, False), (2 * CHUNK, True)]):
+        talk = Talk(tmp_path / str(place), {"song.ogg": content(4 * CHUNK)})
+        events = talk.service.events = []
+        for offset in (start, start + CHUNK):
+            talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+        talk.extended("c", "bye", "t")
+        assert downloads(events) == [("song.ogg", 2 * CHUNK, complete)]
+        counts = talk.service.uploads.counts
+        assert (counts.downloads, counts.whole) == (1, complete)
+
+
+def test_a_download_that_is_resumed_is_told_and_one_begun_anew_is_another(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(3 * CHUNK)})
+    events = talk.service.events = []
+    for offset in (CHUNK, 2 * CHUNK, 3 * CHUNK):  # the last asks for nothing
+        talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+    assert downloads(events) == [("song.ogg", 2 * CHUNK, True)]
+    for offset in (0, CHUNK, 0):
+        talk.extended("c", "fetch", "t", "song.ogg", wire.number(offset), wire.number(CHUNK))
+    assert downloads(events)[1:] == [("song.ogg", 2 * CHUNK, False)]
+    assert talk.service.uploads.counts.downloads == 3
+    assert [name for name, _ in talk.service.popularity.top(5, talk.now)] == ["song.ogg"]
+
+
+def test_what_could_not_be_sent_is_no_download_that_is_told(tmp_path):
+    talk = Talk(tmp_path, {"song.ogg": content(CHUNK)})
+    events = talk.service.events = []
+    talk.fail_next_job(OSError(5, "the disk is on fire"))
+    talk.extended("c", "fetch", "t", "song.ogg", bytes(8), wire.number(CHUNK))
+    talk.extended("c", "bye", "t")
+    assert downloads(events) == []
+
+
+def test_of_many_downloads_at_once_the_oldest_is_followed_no_longer(tmp_path):
+    talk = Talk(tmp_path, {f"{number:02}.ogg": content(2 * CHUNK) for number in range(65)})
+    events = talk.service.events = []
+    for number in range(65):
+        talk.extended("c", "fetch", "t", f"{number:02}.ogg", bytes(8), wire.number(CHUNK))
+    assert downloads(events) == [("00.ogg", CHUNK, False)]
 
 
 def test_load_is_clients_for_the_capacity(tmp_path):

@@ -44,8 +44,10 @@ def test_a_tree_of_fifty_answers_a_thousand_searches_and_no_server_has_too_many_
     world.settle()
     assert max(len(server.links.children) for server in world.servers) <= 3
     assert max(len(server.links.path) for server in world.servers) <= 6
-    chance = random.Random(1)
-    wanted = {f"q{number}": (chance.randrange(50), chance.randrange(55)) for number in range(1000)}
+    # every member asks twenty times, and every one is asked for; five songs are nobody's
+    wanted = {f"q{number}": (number % 50, (number // 50 * 11 + number) % 55) for number in range(1000)}
+    assert {asker for asker, _ in wanted.values()} == set(range(50))
+    assert {holder for _, holder in wanted.values()} == set(range(55))
     for uuid, (asker, holder) in wanted.items():
         world.say(asker, "ZMQ01", "search", uuid, json.dumps({"name": f"song{holder}.ogg"}))
     came = {}
@@ -393,6 +395,40 @@ def test_an_ancestor_is_refused_as_a_child_and_a_father_below_is_left(tmp_path):
     assert talk.told("hugz")[-1]["path"] == []
     talk.feed("father", "OK", introduce("kid", 4399, path=[]))  # its own child
     assert talk.service.links.father is None
+
+
+def test_a_late_answer_is_not_taken_for_that_of_the_server_that_is_asked_now(tmp_path):
+    talk = Talk(tmp_path, {}, broker=BROKER, father="", heartbeat=2.0)
+    talk.feed("broker", "", "OK", json.dumps(FAR))
+    talk.feed("father", "full", '["tcp://127.0.0.1:4501"]')
+    talk.feed("father", "OK", introduce("dad", 4399))
+    assert talk.service.links.father is None
+    talk.feed("father", "OK", introduce("brother", 4500, path=["dad"], grandfather="tcp://127.0.0.1:4400"))
+    father = talk.service.links.father
+    assert (father.ident, father.children_endpoint) == ("brother", "tcp://127.0.0.1:4501")
+
+
+def test_a_late_answer_of_another_is_not_taken_for_that_of_a_named_father(tmp_path):
+    talk = Talk(tmp_path, {}, broker=BROKER, father="", heartbeat=2.0)
+    talk.feed("broker", "", "OK", json.dumps(FAR))
+    talk.feed("father", "OK", introduce("other", 4600))
+    assert talk.service.links.father is None
+    talk.feed("father", "OK", introduce("dad-again", 4399))  # started anew, at the same address
+    assert talk.service.links.father.ident == "dad-again"
+
+
+def test_the_address_of_a_told_father_may_be_another_than_he_says(tmp_path):
+    talk = Talk(tmp_path, {}, father="tcp://localhost:4400", heartbeat=2.0)
+    talk.feed("father", "full", '["tcp://127.0.0.1:4501"]')
+    talk.feed("father", "ERROR", "not below you")
+    talk.sleep(2.1)
+    assert talk.service.links._attempt.address == "tcp://localhost:4400"
+    talk.feed("father", "OK", introduce("dad", 4399, path=["grandad"], grandfather="tcp://grandad:4300"))
+    assert talk.service.links.father.ident == "dad"
+    talk.feed("father", "ZMQ01", "bye")
+    assert talk.service.links._attempt.address == "tcp://grandad:4300"
+    talk.feed("father", "OK", introduce("grandad", 4299))  # who calls himself otherwise, but is known
+    assert talk.service.links.father.ident == "grandad"
 
 
 def test_news_of_the_path_are_passed_down_at_once(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -105,6 +105,15 @@ def pack_found(items: list[Any], limit: int = wire.MAX_JSON) -> list[bytes]:
         return pack_found(items[:half], limit) + pack_found(items[half:], limit)
     uuid, hits, _ = items[0]
     return pack_found([[uuid, hits[: len(hits) // 2], False]], limit)
+
+
+def fitting(rows: list[Any], written: Callable[[list[Any]], bytes], limit: int = wire.MAX_JSON) -> bytes:
+    """Write an answer with as many rows as fit: what is too long would not be read."""
+    frame = written(rows)
+    while len(frame) > limit and rows:
+        rows = rows[: min(len(rows) - 1, len(rows) * limit // len(frame))]
+        frame = written(rows)
+    return frame
 
 
 def is_uuid(uuid: object) -> bool:

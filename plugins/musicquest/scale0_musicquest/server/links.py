@@ -266,14 +266,23 @@ class Links:
             self._join(Neighbour(b"", "", "", attempt.address, extended=False, heard=now), (), "", now)
             return self._tell_children()
         told = Introduction.read(frames[0])
-        if attempt.ident and told.ident != attempt.ident:
-            LOG.debug("another server than expected is at the father's address", expected=attempt.ident)
+        if not self._is_asked(attempt, told):
+            # from a server that was asked before; the one that is asked now may still answer
+            LOG.debug("the answer is not of the server that was asked", id=told.ident, asked=attempt.address)
+            return []
         path = (told.ident, *told.path)
         if self.ident in path or any(child.ident == told.ident for child in self.children.values()):
             return self._give_up(now, "it is below this server")
         father = Neighbour(b"", told.ident, told.endpoint, attempt.address, extended=True, heard=now)
         self._join(father, path, told.grandfather, now)
         return self._tell_children()
+
+    def _is_asked(self, attempt: Attempt, told: Introduction) -> bool:
+        """Tell whether an answer is of the server that was asked; who has started anew there is another, but is it."""
+        if told.children_endpoint == attempt.address or (attempt.ident and told.ident == attempt.ident):
+            return True
+        # an operator may write the address of a father in another way than he does himself
+        return attempt.address == self._told_father and told.children_endpoint not in self._tried
 
     def _join(self, father: Neighbour, path: tuple[str, ...], grandfather: str, now: float) -> None:
         self._attempt = None
@@ -321,7 +330,7 @@ class Links:
         self.father = None
         self._attempt = Attempt(father.children_endpoint, father.ident, now + self._beat)
         self._tried = {father.children_endpoint}
-        self._candidates = deque([(self.grandfather, "")] if self.grandfather else [])
+        self._candidates = deque(self._above())
         return [(FATHER, (wire.ADD, self._introduction()))]
 
     # --- the father ---------------------------------------------------------------------------------------------------
@@ -430,10 +439,16 @@ class Links:
         if not neighbour.is_father:
             return []
         self._note_lost(neighbour.ident, now)
-        following = [(self.grandfather, "")] if self.grandfather else []
+        following = self._above()
         if self._told_father:
             following.append((self._told_father, ""))
-        return self._try(following, now)
+        effects = self._try(following, now)
+        self._first = ""  # the broker has named none of these
+        return effects
+
+    def _above(self) -> list[tuple[str, str]]:
+        """Give the father's father, if there is one: his address, and his id."""
+        return [(self.grandfather, self.path[1] if len(self.path) > 1 else "")] if self.grandfather else []
 
     def _forget(self, neighbour: Neighbour) -> None:
         self.neighbours.discard(neighbour)

@@ -74,8 +74,14 @@ class Pull:
     cause: str
     download: Download | None = None
     writing: int = 0
+    unnoted: deque[tuple[str, int, int]] = attrs.field(factory=deque)
+    """What came while the disk was slow: holder, offset and size. Until it is noted, nothing is asked for instead."""
     finishing: bool = False
     source: str = ""
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due; while this server is the slow one, no holder is."""
+        return None if self.download is None or self.unnoted else self.download.next_deadline()
 
 
 Then: TypeAlias = Callable[[Pull, Any, float], list[Effect]]
@@ -136,7 +142,7 @@ class Pulls:
         """When something is to be done."""
         due = float("inf")
         for pull in self._active.values():
-            deadline = pull.download.next_deadline() if pull.download is not None else None
+            deadline = pull.next_deadline()
             if deadline is not None:
                 due = min(due, deadline)
         return due
@@ -145,8 +151,7 @@ class Pulls:
         """Ask others for what did not come."""
         effects: list[Effect] = []
         for pull in list(self._active.values()):
-            download = pull.download
-            due = download.next_deadline() if download is not None else None
+            download, due = pull.download, pull.next_deadline()
             if download is not None and due is not None and due <= now:
                 effects += self._go_on(pull, download.on_deadline(now), now)
         return effects
@@ -217,7 +222,10 @@ class Pulls:
 
     def _written(self, pull: Pull, value: object, now: float) -> list[Effect]:
         pull.writing -= 1
-        return self._finish_if_whole(pull)
+        effects: list[Effect] = []
+        while pull.unnoted and pull.download is not None and pull.writing <= self._settings.replica_credit:
+            effects += self._go_on(pull, pull.download.data(*pull.unnoted.popleft(), now), now)
+        return [*effects, *self._finish_if_whole(pull)]
 
     def _prepared(self, pull: Pull, evicted: Any, now: float) -> list[Effect]:
         self._evicted(evicted)
@@ -260,6 +268,9 @@ class Pulls:
             pull.source = holder
             write = (pull.song.name, offset, data)
             effects.append(self._job(pull, self._write, write, self._written))
+        if pull.writing > self._settings.replica_credit:
+            pull.unnoted.append((holder, offset, len(data)))
+            return effects
         return effects + self._go_on(pull, pull.download.data(holder, offset, len(data), now), now)
 
     def _write(self, write: tuple[str, int, bytes]) -> None:

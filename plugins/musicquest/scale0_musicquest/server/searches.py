@@ -7,14 +7,22 @@ or when its time is over. Each hop gives the next a little less time, so that th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from scale0_core.api import Deadlines, Effect, Send
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
-from scale0_musicquest.server.batches import AskedSearch, FoundSongs, found_item, is_uuid, search_item
+from scale0_musicquest.server.batches import (
+    MAX_HOPS,
+    AskedSearch,
+    FoundSongs,
+    fitting,
+    found_item,
+    is_uuid,
+    search_item,
+)
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.neighbours import Neighbour
 from scale0_musicquest.server.settings import MusicServerSettings
@@ -209,7 +217,7 @@ class Searches:
         search.take(self._own(query, search.hops))
         left_ms = int((search.deadline - now) * 1000 * PASSED_ON) - MARGIN_MS
         effects: list[Effect] = []
-        if left_ms > 0:
+        if left_ms > 0 and search.hops < MAX_HOPS:
             item = search_item(search.uuid, query, left_ms, search.hops + 1)
             for neighbour in self._neighbours:
                 if neighbour is source:
@@ -225,7 +233,7 @@ class Searches:
                 else:
                     search.complete = False
         else:
-            search.complete = not self._neighbours
+            search.complete = all(neighbour is source for neighbour in self._neighbours)
         if not search.pending:
             return [*effects, *self._finish(search, now)]
         self._open[search.uuid] = search
@@ -308,13 +316,14 @@ class Searches:
             return [(SOCKET, (*message.envelope, best.endpoint.encode() if best else wire.NOT_FOUND))]
         query = search.query
         wanted = query.name or query.text or query.title or query.artist or query.album
-        told = {
-            "hits": [hit.to_json() for hit in hits],
-            "complete": search.complete,
-            "cached": outcome == "cached",
-            "suggestions": [] if hits else self._library.suggest(wanted),
-        }
-        return [(SOCKET, wire.answer(message, wire.FOUND, wire.to_json(told)))]
+        suggestions = [] if hits else self._library.suggest(wanted)
+
+        def written(rows: list[Any]) -> bytes:
+            complete = search.complete and len(rows) == len(hits)
+            told = {"hits": rows, "complete": complete, "cached": outcome == "cached", "suggestions": suggestions}
+            return wire.to_json(told)
+
+        return [(SOCKET, wire.answer(message, wire.FOUND, fitting([hit.to_json() for hit in hits], written)))]
 
     def _tell(
         self, neighbour: Neighbour, uuid: str, hits: Sequence[Hit], complete: bool, now: float

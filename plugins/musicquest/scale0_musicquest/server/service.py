@@ -16,7 +16,7 @@ from scale0_core.api import Connect, Disconnect, Effect, Endpoint, Event, Frames
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
-from scale0_musicquest.server.batches import is_uuid, read_found, read_searches
+from scale0_musicquest.server.batches import fitting, is_uuid, read_found, read_searches
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.links import BROKER, Links, describe
 from scale0_musicquest.server.neighbours import CHILDREN, FATHER, Neighbour
@@ -45,6 +45,10 @@ LOG = get_logger("plugin.musicquest-server")
 
 NAME = "musicquest-server"
 MOST_LISTED = 1_000
+MOST_UNTAKEN = 128
+"""Fewer would hold up a client that has a thousand searches answered at once."""
+LONGEST_IDENT = 50
+"""Characters of the own id in a uuid, from its end: there it is random."""
 MOST_PLANNED = 1_000
 NEVER = float("inf")
 
@@ -68,7 +72,7 @@ class MusicServer:
         numbers = count(1)
         self.searches = Searches(
             settings, self.library, self.cache, self.popularity, self.links.neighbours,
-            holder=self._holder, told=self._searched, fresh_uuid=lambda: f"{ident[:40]}~{next(numbers)}",
+            holder=self._holder, told=self._searched, fresh_uuid=lambda: f"{ident[-LONGEST_IDENT:]}~{next(numbers)}",
         )  # fmt: skip
         self.uploads = Uploads(settings, self._started, self._downloaded, self._missing)
         self.demand = Demand(settings.replicate_after, settings.replicate_window)
@@ -116,7 +120,8 @@ class MusicServer:
         effects: list[Effect] = []
         if self.links.due <= now:
             effects = self._settle(self.links.on_deadline(now), now)
-        self.uploads.on_deadline(now)
+        if self.uploads.due <= now:
+            effects += self.uploads.on_deadline(now)
         if len(self.pulls):
             effects += self.pulls.on_deadline(now)
         for watch in self._watches:
@@ -133,11 +138,21 @@ class MusicServer:
         if socket == CLIENTS:
             if reason == "EHOSTUNREACH":
                 self.uploads.leave(bytes(frames[0]))
+            else:
+                self.uploads.dropped(bytes(frames[0]), now)
             return ()
         if socket == HOLDERS:
             return self.pulls.undelivered(frames[0], now)
         peer = bytes(frames[0]) if socket == CHILDREN else b""
         return self._settle(self.links.undelivered(socket, peer, now), now)
+
+    def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that somebody does not take what it was sent; told again as long as that is so."""
+        if socket == CLIENTS:
+            self.uploads.slow(bytes(frames[0]), now)
+
+    def on_sent(self, socket: str, frames: Frames, now: float) -> None:
+        """Take note that what had to wait has left; others may still wait, so this says nothing yet."""
 
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Take note that a connection to a neighbour has ended."""
@@ -171,6 +186,8 @@ class MusicServer:
         client = self.uploads.heard(bytes(frames[0]), now)
         method = (self._EXTENDED if message.extended else self._ORIGINAL).get(message.word)
         try:
+            if message.extended and not message.tag:
+                _check_tag(message, frames)
             if method is None:
                 raise MalformedError("this word is not known here")
             return method(self, client, message, now)
@@ -222,11 +239,14 @@ class MusicServer:
         told = table_of(wire.one_json(message))
         offset, limit = whole_of(told, "offset", 0), whole_of(told, "limit", 100, most=MOST_LISTED)
         songs = [song.to_json() for song in self.library.page(offset, limit)]
-        return [_json(message, wire.LIST, {"total": len(self.library), "songs": songs})]
+        total = len(self.library)
+        frame = fitting(songs, lambda rows: wire.to_json({"total": total, "songs": rows}))
+        return [(CLIENTS, wire.answer(message, wire.LIST, frame))]
 
     def _top(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         limit = whole_of(table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
-        return [_json(message, wire.TOP, [self._popular(*entry, now) for entry in self.popularity.top(limit, now)])]
+        rows = [self._popular(*entry, now) for entry in self.popularity.top(limit, now)]
+        return [(CLIENTS, wire.answer(message, wire.TOP, fitting(rows, wire.to_json)))]
 
     def _popular(self, name: str, wanted: float, now: float) -> dict[str, Any]:
         song = self.library.get(name)
@@ -279,17 +299,18 @@ class MusicServer:
         refused: list[dict[str, str]] = []
         effects: list[Effect] = []
         for item in list_of(told, "songs", table_of, most=MOST_PLANNED):
-            name = text_of(item, "name")
+            # nothing may be raised between an offer and its effects: the pull would wait for them for ever
             try:
                 song, holders = Song.from_json(item), list_of(item, "holders", _endpoint)
-                why, more = self.pulls.offer(attrs.evolve(song, replica=True), holders, "plan", now)
-                effects += more
             except MalformedError as error:
-                why = str(error)
+                refused.append({"name": _name_of(item), "why": str(error)})
+                continue
+            why, more = self.pulls.offer(attrs.evolve(song, replica=True), holders, "plan", now)
+            effects += more
             if why:
-                refused.append({"name": name, "why": why})
+                refused.append({"name": song.name, "why": why})
             else:
-                accepted.append(name)
+                accepted.append(song.name)
         return [_json(message, wire.OK, {"accepted": accepted, "refused": refused}), *effects]
 
     def _stats(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
@@ -423,7 +444,7 @@ class MusicServer:
     def _searched(self, search: Search, outcome: str, now: float) -> None:
         if self.events is not None:
             query = search.query
-            key, what = ("song", query.name) if query.is_exact else ("text", query.text or query.title or query.artist)
+            key, what = ("song", query.name) if query.is_exact else ("text", _wanted(query))
             ms = round((now - search.started) * 1000, 3)
             self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
 
@@ -516,7 +537,9 @@ class MusicServer:
 
 def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
     endpoints = {
-        CLIENTS: Endpoint(kind=SocketKind.ROUTER, bind=settings.clients, high_water=256, max_message=MAX_CHUNK),
+        CLIENTS: Endpoint(
+            kind=SocketKind.ROUTER, bind=settings.clients, high_water=_queue(settings), max_message=MAX_CHUNK
+        ),
         CHILDREN: Endpoint(kind=SocketKind.ROUTER, bind=settings.children, max_message=wire.MAX_JSON, watch_peers=True),
         FATHER: Endpoint(kind=SocketKind.DEALER, max_message=wire.MAX_JSON, watch_peers=True),
         HOLDERS: Endpoint(kind=SocketKind.ROUTER, max_message=MAX_CHUNK),
@@ -527,8 +550,36 @@ def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
     return endpoints
 
 
+def _queue(settings: MusicServerSettings) -> int:
+    """Give how many answers may be under way to a client.
+
+    ZeroMQ learns only after half of them that they have left, so twice what a client may ask for never holds it up; and
+    one that takes nothing costs no more memory than that.
+    """
+    return min(256, max(MOST_UNTAKEN, 2 * settings.credit))
+
+
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:
     return CLIENTS, wire.answer(message, word, wire.to_json(value))
+
+
+def _check_tag(message: wire.Message, frames: Frames) -> None:
+    """Refuse a tag that is too long to be repeated, as the broker does; ``split`` gives an empty one for it."""
+    place = len(message.envelope) + 2
+    if len(frames) > place and len(frames[place]) > wire.MAX_TAG:
+        raise MalformedError(f"a tag has at most {wire.MAX_TAG} bytes")
+
+
+def _wanted(query: Query) -> str:
+    return query.text or query.title or query.artist or query.album
+
+
+def _name_of(item: Mapping[str, Any]) -> str:
+    """Give the name in an item of a plan that makes no sense; empty, when that makes none either."""
+    try:
+        return text_of(item, "name")
+    except MalformedError:
+        return ""
 
 
 def _endpoint(value: object) -> str:

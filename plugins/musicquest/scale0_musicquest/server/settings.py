@@ -39,7 +39,9 @@ class MusicServerSettings:
         2.0, "Seconds between signs of life among neighbours, and of idle clients.", validator=ge(0.01)
     )
     liveness: int = setting(3, "Who is silent for so many heartbeats is gone.", validator=ge(1))
-    deadline: float = setting(5.0, "Seconds after which a search is answered with what was found.", validator=ge(0.05))
+    deadline: float = setting(
+        5.0, "Seconds after which a search is answered with what was found.", validator=and_(ge(0.05), le(600))
+    )
     grace: float = setting(
         0.05,
         "Seconds for which a search for one song waits for other holders after the first; 0: until all have answered.",

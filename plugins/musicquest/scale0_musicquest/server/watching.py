@@ -13,6 +13,9 @@ LOG = get_logger("plugin.musicquest-server")
 REST = 20
 """How many times as long as a look at the folder took nothing is done afterwards."""
 
+SHORTEST_REST = 1.0
+"""Seconds between two looks at the least, whoever says that something is not as it was."""
+
 Changed = Callable[[list[Song], list[str]], None]
 
 
@@ -24,6 +27,7 @@ class Watch:
         self._rescan = rescan
         self._changed = changed
         self.due = 0.0
+        self._rested = 0.0
         self.complete = False
         """Whether all that is there has been looked at."""
         self._problem = ""
@@ -36,9 +40,9 @@ class Watch:
         return [Job(("scan", id(self)), _scan, self._shelf, token=self._scanned)]
 
     def soon(self, now: float) -> None:
-        """Look again at once: something is not as it was."""
+        """Look again, at once or after a rest: something is not as it was."""
         if self.due != float("inf"):
-            self.due = min(self.due, now)
+            self.due = min(self.due, max(now, self._rested))
 
     def _scanned(self, result: JobResult, now: float) -> list[Effect]:
         if result.error is not None:
@@ -54,6 +58,7 @@ class Watch:
         if scan.added or scan.removed:
             self._changed(scan.added, scan.removed)
         self.complete = scan.complete
+        self._rested = now + max(SHORTEST_REST, REST * scan.seconds)
         # what is not complete goes on at once: a large new song is read in parts
         self.due = now + (max(self._rescan, REST * scan.seconds) if scan.complete else 0.001)
         return []

@@ -1,12 +1,14 @@
 """Run all benches, or those named, and write the figures to docs/results.md when the run was a full one.
 
-A full run takes some minutes; ``--quick``, or naming benches as in ``python bench/run.py wire.py``, only prints.
+A full run takes some minutes; ``--quick``, or naming benches as in ``python bench/run.py wire.py``, only prints. With
+``--write``, the benches named take their old place on the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,17 +35,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benches", nargs="*", help=f"files to run: {', '.join(BENCHES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="shorter, and nothing is written")
+    parser.add_argument("--write", action="store_true", help="put the benches named on the page, in full")
     options = parser.parse_args()
-    parts = []
+    if options.quick and options.write:
+        parser.error("a quick run is not written")
+    parts = {} if not options.benches else parts_of(RESULTS.read_text(encoding="utf-8"))
     for bench in options.benches or BENCHES:
         command = [f"bench/{bench}", *(["--quick"] if options.quick else [])]
-        text, figures = run(command)
-        parts.append(page_part(command, text, figures))
-    if not options.quick and not options.benches:
+        parts[bench] = page_part(command, *run(command))
+    if options.write or not (options.quick or options.benches):
         date = datetime.now(tz=timezone.utc).strftime("%Y-%m-%d")
-        RESULTS.write_text(f"{HEADING}\nRun of {date}.\n\n" + "\n".join(parts), encoding="utf-8")
+        page = [parts[bench] for bench in BENCHES if bench in parts]
+        RESULTS.write_text(f"{HEADING}\nLast run on {date}.\n\n" + "\n".join(page), encoding="utf-8")
         print(f"written: {RESULTS}")
     return 0
+
+
+def parts_of(page: str) -> dict[str, str]:
+    """Give the parts of the page by the names of their benches."""
+    _, *parts = re.split(r"^(?=## bench/)", page, flags=re.MULTILINE)
+    return {part.partition("\n")[0].removeprefix("## bench/"): part.rstrip() + "\n" for part in parts}
 
 
 def run(command: list[str]) -> tuple[str, Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 
 import zmq
@@ -13,7 +14,7 @@ from scale0_musicquest import wire
 from scale0_musicquest.songs import Hit, Holder, Song
 
 
-class Peer:
+class Peer(ABC):
     """A ROUTER socket on a thread of its own; ``answer`` says what comes back."""
 
     def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
@@ -44,8 +45,9 @@ class Peer:
                 self._socket.send_multipart(frames, copy=False)
         self._socket.close()
 
+    @abstractmethod
     def answer(self, message: wire.Message) -> list:
-        raise NotImplementedError
+        """Give what to send back."""
 
     def wait_for(self, word: bytes, count: int = 1) -> None:
         with self.changed:

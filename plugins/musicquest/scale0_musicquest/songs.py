@@ -16,6 +16,8 @@ MAX_HITS = 1_000
 MAX_SIZE = 2**40
 """Bytes of one song."""
 MAX_ENDPOINT = 300
+UNTOLD_SHA256 = "0" * 64
+"""Of a song on an original server, which tells neither size nor digest."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 _Item = TypeVar("_Item")

@@ -58,6 +58,13 @@ def short(frame: bytes) -> bytes:
     return bytes(frame) if len(frame) <= MAX_TAG else b""
 
 
+def check_tag(message: Message, frames: Frames) -> None:
+    """Refuse a tag that is too long to be repeated: an answer without it could not be told from others."""
+    place = len(message.envelope) + 2
+    if message.extended and len(frames) > place and len(frames[place]) > MAX_TAG:
+        raise MalformedError(f"a tag has at most {MAX_TAG} bytes")
+
+
 def answer(message: Message, word: bytes, *rest: bytes) -> Frames:
     """Write an answer in the extended form."""
     return (*message.envelope, HEADER, word, message.tag, *rest)

@@ -9,8 +9,9 @@ import pytest
 from scale0_core.testing import check_service
 from scale0_musicquest import wire
 from scale0_musicquest.server.batches import read_searches
+from scale0_musicquest.server.searches import Search
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.songs import Song
+from scale0_musicquest.songs import UNTOLD_SHA256, Hit, Query, Song
 
 from .server_world import Talk, holders, make_server, sha256
 
@@ -96,6 +97,13 @@ def test_an_original_child_is_asked_and_answered_in_its_own_words(talk):
     talk.feed("children", "k", "search", "u-4", "../passwd")
     talk.expect("children", "k", "found", "u-4", "NF", b"\0\0\0\1")
     talk.expect_nothing()
+
+
+def test_what_only_an_original_server_has_is_told_after_all_else():
+    told, untold = (Song("x.ogg", 1, digest) for digest in ("ab" * 32, UNTOLD_SHA256))
+    search = Search("u", Query(name="x.ogg", limit=1), None, 0.0, 5.0, 0)
+    search.take([Hit(untold), Hit(told)])
+    assert search.best() == [Hit(told)]
 
 
 @pytest.mark.requirement("M30")

@@ -77,7 +77,7 @@ class MusicBroker:
         self._expire(now)
         message = wire.split(frames)
         try:
-            _check_tag(message, frames)
+            wire.check_tag(message, frames)
             answer = self._from_server(message, frames, now) if socket == SERVERS else self._from_client(message, now)
         except MalformedError as error:
             answer = wire.error(message, 400, str(error))
@@ -188,13 +188,6 @@ class MusicBroker:
         offset = whole_of(options, "offset", 0)
         limit = whole_of(options, "limit", MAX_ROWS, most=MAX_ROWS)
         return wire.answer(message, wire.SERVERS, wire.to_json(rows(self.table)[offset : offset + limit]))
-
-
-def _check_tag(message: wire.Message, frames: Frames) -> None:
-    """Refuse a tag that is too long to be repeated; ``split`` gives an empty one for it."""
-    place = len(message.envelope) + 2
-    if message.extended and len(frames) > place and len(frames[place]) > wire.MAX_TAG:
-        raise MalformedError(f"a tag has at most {wire.MAX_TAG} bytes")
 
 
 def _text(value: object) -> str:

@@ -40,6 +40,7 @@ from scale0_musicquest.download import CHUNK, PATIENCE, Download
 from scale0_musicquest.names import read_name
 from scale0_musicquest.songs import (
     MAX_HITS,
+    UNTOLD_SHA256,
     Hit,
     MalformedError,
     Query,
@@ -61,8 +62,6 @@ BROKER_PATIENCE = 2.0
 LAST_WORDS_MS = 200
 SERVER_SHARE = 0.8
 """How much of the time that is left a server may use for a search, so that its answer comes in time."""
-UNTOLD_SHA256 = "0" * 64
-"""Stands for the digest of a song at an original server, which does not tell it."""
 MAX_ADVERT = 20_000_000
 MAX_ROWS = 100_000
 

@@ -26,7 +26,7 @@ from scale0_musicquest.server.batches import (
 from scale0_musicquest.server.cache import Cache, Popularity
 from scale0_musicquest.server.neighbours import Neighbour
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.songs import MAX_HOLDERS, Hit, Holder, Query, Song
+from scale0_musicquest.songs import MAX_HOLDERS, UNTOLD_SHA256, Hit, Holder, Query, Song
 
 SOCKET = "clients"
 PASSED_ON = 0.9
@@ -34,8 +34,6 @@ MARGIN_MS = 20
 """A hop gives the next this part of its time, less this."""
 MOST_SEEN = 100_000
 SEEN_SECONDS = 60.0
-UNKNOWN_SHA256 = "0" * 64
-"""Stands for what an original server does not tell of its songs."""
 
 Key: TypeAlias = tuple[str, str]
 Told: TypeAlias = Callable[["Search", str, float], None]
@@ -69,8 +67,9 @@ class Search:
             self.hits[key] = hit if known is None else united(known, hit)
 
     def best(self) -> list[Hit]:
-        """Give what was found, as much of it as was asked for."""
-        return list(self.hits.values())[: self.query.limit]
+        """Give what was found, as much of it as was asked for; what only original servers have comes last."""
+        hits = sorted(self.hits.values(), key=lambda hit: hit.song.sha256 == UNTOLD_SHA256)
+        return hits[: self.query.limit]
 
 
 @attrs.define
@@ -269,7 +268,7 @@ class Searches:
             return []
         hits = []
         if endpoint:
-            song = Song(search.query.name, 0, UNKNOWN_SHA256)
+            song = Song(search.query.name, 0, UNTOLD_SHA256)
             hits.append(Hit(song, (Holder(endpoint, 1.0, search.hops + 1),)))
         return self.answered_by(neighbour, [(uuid, hits, True)], now)
 

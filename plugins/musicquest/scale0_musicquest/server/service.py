@@ -187,7 +187,7 @@ class MusicServer:
         method = (self._EXTENDED if message.extended else self._ORIGINAL).get(message.word)
         try:
             if message.extended and not message.tag:
-                _check_tag(message, frames)
+                wire.check_tag(message, frames)
             if method is None:
                 raise MalformedError("this word is not known here")
             return method(self, client, message, now)
@@ -561,13 +561,6 @@ def _queue(settings: MusicServerSettings) -> int:
 
 def _json(message: wire.Message, word: bytes, value: object) -> Effect:
     return CLIENTS, wire.answer(message, word, wire.to_json(value))
-
-
-def _check_tag(message: wire.Message, frames: Frames) -> None:
-    """Refuse a tag that is too long to be repeated, as the broker does; ``split`` gives an empty one for it."""
-    place = len(message.envelope) + 2
-    if len(frames) > place and len(frames[place]) > wire.MAX_TAG:
-        raise MalformedError(f"a tag has at most {wire.MAX_TAG} bytes")
 
 
 def _wanted(query: Query) -> str:

@@ -166,15 +166,15 @@ class BridgedMajordomo(MajordomoService):
         return effects
 
     def _is_here(self, service: bytes) -> bool:
-        known = self._services.get(service)
-        return known is not None and bool(known.workers)
+        """Tell whether a worker of MDP offers a service."""
+        return super().offers(service)
 
     def _is_there(self, service: bytes) -> bool:
         return super()._is_there(service) or service in self._elsewhere
 
     def offers(self, service: bytes) -> bool:
         """Tell whether anybody offers a service, here or by Scale0."""
-        return super().offers(service) or service in self._elsewhere
+        return self._is_here(service) or service in self._elsewhere
 
     def execute(self, ident: str, service: bytes, body: Frames, now: float) -> Iterable[Effect]:
         """Send a request that Titanic has stored to a worker, of MDP or else of Scale0."""

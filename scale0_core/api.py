@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scale0_core import events
 from scale0_core.broker.deadlines import Deadlines
 from scale0_core.broker.inner_worker import InnerTask, InnerWorker
 from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
@@ -11,6 +12,7 @@ from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
 from scale0_core.config.formats import Format
 from scale0_core.config.tree import Node
 from scale0_core.errors import FormatError, Problem, Scale0Error
+from scale0_core.events import EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
@@ -55,6 +57,7 @@ __all__ = [
     "Effect",
     "Endpoint",
     "Event",
+    "EventKind",
     "EventSource",
     "Format",
     "FormatError",
@@ -81,6 +84,7 @@ __all__ = [
     "SocketKind",
     "Stopping",
     "Undelivered",
+    "events",
     "get_logger",
     "hookimpl",
     "printable",

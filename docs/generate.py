@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: settings, hooks, commands and errors; draw its diagrams.
+"""Write the reference pages that follow from the code: settings, hooks, events, commands, errors; draw its diagrams.
 
 ``python docs/generate.py`` writes them; with ``--check`` nothing is written, and it ends with 1 when a page is not up
 to date. The core and the plugins of this repository must be installed.
@@ -19,7 +19,7 @@ from typing import Any, cast
 import attrs
 import click
 
-from scale0_core import errors, hookspecs
+from scale0_core import errors, events, hookspecs
 from scale0_core.broker.seat import SeatCounts
 from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command, scale0
 from scale0_core.cli.errors import EXITS
@@ -210,6 +210,84 @@ point of the group `scale0.plugins`; the name of the entry point is the plugin's
 """
 
 
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def events_page() -> str:
+    """Write the page of all kinds of events, and of the columns in which they are stored."""
+    fields = [(f"`{name}`", STORED[field.type], field.summary) for name, field in events.FIELDS.items()]
+    kinds = [
+        (f"`{kind.name}`", ", ".join(f"`{field}`" for field in kind.fields), kind.summary)
+        for kind in events.KINDS.values()
+    ]
+    columns = [*STORED_BEFORE, *((name, kind, "the field of that name") for name, kind, _ in fields), *STORED_AFTER]
+    return "\n".join(
+        (
+            EVENTS_INTRODUCTION.replace("@VERSION@", str(events.VERSION)),
+            "## Kinds\n",
+            markdown_table(("kind", "fields", "what it tells"), kinds),
+            "## Fields\n",
+            markdown_table(("field", "type", "what it says"), fields),
+            "A kind may have fields that are not here, as `text` of `song_search`; they are kept as details.\n",
+            EVENTS_STORED.replace("@VERSION@", str(events.VERSION)),
+            markdown_table(("column", "type", "what is in it"), columns),
+            EVENTS_FILES,
+        )
+    )
+
+
+STORED = {str: "string", int: "int64", float: "float64"}
+
+STORED_BEFORE = [
+    ("`v`", "int16", "the version of the schema"),
+    ("`broker`", "string", "the name of the broker"),
+    ("`epoch`", "int64", "when the broker's process started, in microseconds of UTC"),
+    ("`seq`", "int64", "the number of the event in this epoch, from 1 on"),
+    ("`ts`", "timestamp, microseconds, UTC", "when it happened"),
+    ("`weight`", "float64", "how many events this one stands for: more than 1 where only some are kept"),
+]
+
+STORED_AFTER = [
+    ("`details`", "string", "fields that have no column, as a JSON object; mostly null"),
+    ("`kind`", "string", "the name of the kind; in files, a part of the path"),
+    ("`date`", "date", "the day of `ts` in UTC; in files, a part of the path"),
+]
+
+EVENTS_INTRODUCTION = """# Events
+
+What services tell of while a plugin observes it: one that has the hook [`scale0_batch`](hooks.md#scale0_batch) and says
+`observes_events` in its `PluginInfo`. While none does, no event is made. This is version @VERSION@; it grows when a
+field or a kind changes its meaning. New fields and kinds may come at any time.
+
+An event is a plain tuple: `(kind, now, *values)`, with a value for each field of its kind, in order, and None where
+nothing is known. `kind` is an `EventKind`; those below are in `scale0_core.api.events`, in capitals, and `events.KINDS`
+has them by name. `kind.table(event)` gives the values by name. [How a service tells of events](service.md#events).
+
+- **Time.** `now` is the broker's steady clock, in seconds, as the service was given it. It has no date. Whoever stores
+  events notes once what o'clock it was at some `now`, and adds the difference.
+- **Order and ids.** A report has the events of one turn of the loop, service by service, in the order in which they
+  happened. Who stores them counts them: (`broker`, `epoch`, `seq`) is the id of an event. Two rows with the same id are
+  the same event, delivered twice.
+- **Names.** Services, workers and pipes are told as text that can be printed, whatever bytes they are. A worker of the
+  Scale0 protocol is told by its identity, one of Majordomo by its routing id.
+- **Durations** are in whole microseconds of the same clock, which is read once a turn of the loop: they are as exact as
+  the turns are short.
+- **A request that crosses a bridge** is told on both sides: as `task` by the broker, and as `rpc` by Majordomo where a
+  worker of its own answers it. Whoever counts both leaves out tasks that have `service_us` and no `peer`: a bridge, or
+  a service of the broker itself, is no worker of whom there could be more or fewer.
+"""
+
+EVENTS_STORED = """## Stored
+
+One row is one event. Version @VERSION@ has these columns, in this order:
+"""
+
+EVENTS_FILES = """In files: `<folder>/date=YYYY-MM-DD/kind=<kind>/<broker>-<epoch>-<first seq>.parquet`, with the entry
+`scale0.events = 1` in the metadata. Files whose names begin with `.` are not complete. In a pipe: a chunk is one
+Arrow IPC stream of one record batch, with `kind` and `date` as columns.
+"""
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +434,7 @@ def code(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "hooks.md": hooks_page,
+    "events.md": events_page,
     "commands.md": commands_page,
     "errors.md": errors_page,
 }

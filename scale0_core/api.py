@@ -12,7 +12,7 @@ from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
 from scale0_core.config.formats import Format
 from scale0_core.config.tree import Node
 from scale0_core.errors import FormatError, Problem, Scale0Error
-from scale0_core.events import EventKind
+from scale0_core.events import Event, EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
@@ -25,7 +25,6 @@ from scale0_core.service import (
     Disconnect,
     Effect,
     Endpoint,
-    Event,
     EventSource,
     Frames,
     Job,

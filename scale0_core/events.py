@@ -19,7 +19,11 @@ VERSION = 1
 """Grows by one when a field or a kind changes its meaning; new ones may come at any time."""
 
 Event = tuple[Any, ...]
-"""The kind of an event, its time, and the values of its fields; None where nothing is known."""
+"""The kind of an event, its time, and the values of its fields; None where nothing is known.
+
+A field that has whole numbers may be told as a float, which costs less than to make it whole for each event: whoever
+stores it cuts off what is behind the point.
+"""
 
 
 class Field(NamedTuple):
@@ -62,44 +66,72 @@ def _kind(name: str, summary: str, *fields: str) -> EventKind:
     return EventKind(name, summary, fields)
 
 
-HEARTBEAT = _kind("heartbeat", "a worker showed that it lives", "service", "peer", "group")
-JOIN = _kind("join", "a worker is ready to serve; `count`: how many tasks at once", "service", "peer", "group", "count")
+HEARTBEAT = _kind(
+    "heartbeat",
+    "a worker showed that it lives; one for each service that it offers, at most once a second",
+    "service", "peer", "group",
+)  # fmt: skip
+JOIN = _kind(
+    "join",
+    "a worker offers a service from now on; `count`: how many tasks at once; services of the broker itself and bridges"
+    " are no workers: they neither join nor leave nor beat",
+    "service", "peer", "group", "count",
+)  # fmt: skip
 LEAVE = _kind(
     "leave",
-    "a worker is gone, and why (`left`, `lost`, `silent`, `refused`); `value`: seconds since it joined",
+    "a worker offers a service no longer; `outcome`: `left` (it said so), `lost` (its connection is gone), `silent` (it"
+    " was, for too long), `refused` (it broke the rules, or was sent away); `value`: seconds since it joined",
     "service", "peer", "group", "outcome", "value",
 )  # fmt: skip
 TASK = _kind(
     "task",
-    "a task of the Scale0 protocol is over; `bytes`: of the reply",
+    "a task of the Scale0 protocol is over; `outcome`: `ok`, `error` (its worker said so), `timeout`, `lost` (its"
+    " worker is gone, and no other may have it), `refused` (nobody offers it, or too many wait), `cancelled` (its"
+    " client is gone, or does not read); `peer`: the worker; a task given to none has neither this nor `service_us`,"
+    " one given to a service of the broker itself or to a bridge only the latter; `bytes`: of the reply",
     "service", "peer", "group", "outcome", "queue_us", "service_us", "bytes",
 )  # fmt: skip
 RPC = _kind(
     "rpc",
-    "a request of Majordomo is over; `bytes`: of the reply",
+    "a request of Majordomo is over; all as in `task`",
     "service", "peer", "group", "outcome", "queue_us", "service_us", "bytes",
 )  # fmt: skip
-PIPE_WRITE = _kind("pipe_write", "chunks were written to a pipe since the last such event", "subject", "count", "bytes")
-PIPE_READ = _kind("pipe_read", "chunks were read from a pipe since the last such event", "subject", "count", "bytes")
+PIPE_WRITE = _kind(
+    "pipe_write",
+    "chunks were written to a pipe of zpipes since the last such event; at most once a second for each pipe, of a name"
+    " and a dialect",
+    "subject", "count", "bytes",
+)  # fmt: skip
+PIPE_READ = _kind(
+    "pipe_read",
+    "chunks were read from a pipe, by all who were to have them; otherwise as `pipe_write`",
+    "subject", "count", "bytes",
+)  # fmt: skip
 KEY_CHANGE = _kind("key_change", "a key was set or deleted", "service", "peer", "subject", "outcome", "bytes")
 SONG_SEARCH = _kind(
     "song_search",
-    "a music server answered a search; `subject`: the song, for searches by its name; `text`: the words of others",
+    "a music server answered a search of a client; `subject`: the song, for searches by its name; `text`: the words of"
+    " others; `outcome`: `hit` (it holds the song), `cached` (it knew who does), `found` (another server said so),"
+    " `miss` (nobody has it), `timeout` (nothing was found, and not all answered in time)",
     "peer", "subject", "text", "outcome", "service_us",
 )  # fmt: skip
 SONG_DOWNLOAD = _kind(
     "song_download",
-    "a music server gave a song to a client; `ok`, or `broken` when the client left before its end",
+    "a music server gave a song, or a part of it, to a client; `ok`, or `broken` when its end was not sent: the client"
+    " left, began anew, or has the end from another server",
     "peer", "subject", "outcome", "bytes",
 )  # fmt: skip
 SONG_REPLICA = _kind(
     "song_replica",
-    "a music server holds a song of another from now on; `outcome`: what made it (`plan`, `demand`)",
+    "a music server holds a song of another from now on; `outcome`: what made it (`plan`, `popular`)",
     "peer", "subject", "source", "outcome", "bytes",
 )  # fmt: skip
 CONFIG_CHANGE = _kind(
-    "config_change", "the configuration, or the state of the broker, is another now", "subject", "outcome", "count"
-)
+    "config_change",
+    "the broker goes by another configuration (`subject`: `config`, `outcome`: `applied`, `count`: its version), or is"
+    " in another state (`state`; `active`, `disabled`)",
+    "subject", "outcome", "count",
+)  # fmt: skip
 DROP = _kind("drop", "messages were dropped or not delivered, and why", "service", "outcome", "count")
 LOAD = _kind(
     "load",

@@ -9,7 +9,8 @@ import attrs
 
 from scale0_core.broker.registry import Registry
 from scale0_core.broker.seat import SeatCounts
-from scale0_core.service import Event, SendFailure
+from scale0_core.events import Event
+from scale0_core.service import SendFailure
 
 API_VERSION = 1
 """Grows by one when plugins written for the version before would no longer work."""
@@ -35,6 +36,8 @@ class BrokerContext:
     name: str
     runtime_dir: str
     data_dir: str
+    group: str = ""
+    """The group of brokers that it belongs to."""
     registry: Registry = attrs.field(factory=Registry, eq=False)
 
     def address(self, template: str) -> str:
@@ -60,5 +63,5 @@ class BatchReport(NamedTuple):
     received: Mapping[str, int]
     sent: int
     failed: Sequence[tuple[str, SendFailure]]
-    events: Sequence[tuple[str, Event]] = ()
-    """The names of services, and what happened there, in order for each; empty if no plugin observes events."""
+    events: Sequence[tuple[str, Sequence[Event]]] = ()
+    """The names of services, and what happened there, in order; empty if nothing did, or no plugin observes events."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
+
+from scale0_core.events import Event
 
 Frames: TypeAlias = tuple[bytes, ...]
 """A whole multipart message. On a ROUTER socket the first frame is the peer's routing id."""
@@ -231,19 +233,13 @@ class Stopping(Protocol):
         """Give the last messages and jobs; no more messages will come, but the outcomes of jobs may."""
 
 
-class Event(NamedTuple):
-    """Something that happened in a service and that others may want to count or show, such as a search that hit."""
-
-    kind: str
-    data: Mapping[str, str | int | float | bool]
-
-
 @runtime_checkable
 class EventSource(Protocol):
     """A service that tells of events has this as well.
 
-    ``events`` is None while nobody observes: then none need to be made. Otherwise it is a list to append to, which is
-    emptied after each turn of the loop. The service sets it to None when it is made, and never again.
+    ``events`` is None while nobody observes: then none need to be made. Otherwise it is a list to append tuples to,
+    ``(kind, now, *values)`` as in ``scale0_core.events``. It is emptied after each turn of the loop, and stays the same
+    list. The service sets it to None when it is made, and never again.
     """
 
     events: list[Event] | None

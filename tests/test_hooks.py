@@ -9,7 +9,9 @@ import ast
 import inspect
 import re
 import threading
+import time
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,12 +24,14 @@ from scale0_core.api import (
     BrokerContext,
     Endpoint,
     Event,
+    EventKind,
     EventSource,
     PluginInfo,
     RunningBroker,
     hookimpl,
 )
 from scale0_core.broker.reporter import Reporter
+from scale0_core.client import Client, Worker
 from scale0_core.plugins import PluginSet, installed_plugins
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +124,16 @@ class Doubler:
         return ()
 
 
+DOUBLED = EventKind("doubled", "a message was doubled", ("bytes",))
+RESTED = EventKind("rested", "nothing was to be done", ("bytes",))
+
+
+def _told(reports: Iterable[BatchReport], of: str = "doubler") -> list[tuple[str, EventKind, dict[str, Any]]]:
+    """Give the service, the kind and the fields of each event of a service, in order."""
+    events = [(service, event) for report in reports for service, events in report.events for event in events]
+    return [(service, event[0], event[0].table(event)) for service, event in events if service == of]
+
+
 class Plugin:
     """A plugin that notes which hooks were called, with what."""
 
@@ -154,7 +168,7 @@ class Plugin:
         return [argument for name, argument in self.calls if name == hook]
 
     def events(self) -> list[Any]:
-        return [told for report in self.got("scale0_batch") for told in report.events]
+        return _told(self.got("scale0_batch"))
 
 
 class Reports:
@@ -171,7 +185,7 @@ class Reports:
     @hookimpl
     def scale0_batch(self, report: BatchReport) -> None:
         self.reports.append(report)
-        if any(event.kind == "rested" for _, event in report.events):
+        if any(event[0] is RESTED for _, events in report.events for event in events):
             self.rested.set()
 
 
@@ -245,7 +259,7 @@ class Telling(Doubler):
 
     def receive(self, socket: str, frames: Any, now: float) -> Any:
         self.due = now + 0.01
-        self._tell("doubled", len(frames[1]))
+        self._tell(DOUBLED, now, len(frames[1]))
         return super().receive(socket, frames, now)
 
     def next_deadline(self) -> float | None:
@@ -253,12 +267,12 @@ class Telling(Doubler):
 
     def on_deadline(self, now: float) -> Any:
         self.due = None
-        self._tell("rested", 0)
+        self._tell(RESTED, now, 0)
         return ()
 
-    def _tell(self, kind: str, size: int) -> None:
+    def _tell(self, kind: EventKind, now: float, size: int) -> None:
         if self.events is not None:
-            self.events.append(Event(kind, {"bytes": size}))
+            self.events.append((kind, now, size))
 
 
 class TellingPlugin(Plugin):
@@ -284,12 +298,39 @@ def test_events_reach_a_plugin_that_observes_them(scale0_broker: Any, wire: str)
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
     assert other.rested.wait(30)
     broker.stop()
-    expected = [("doubler", Event("doubled", {"bytes": 2})), ("doubler", Event("rested", {"bytes": 0}))]
+    expected = [("doubler", DOUBLED, {"bytes": 2}), ("doubler", RESTED, {"bytes": 0})]
     assert plugin.events() == expected
-    assert [told for report in other.reports for told in report.events] == expected
-    alone = [report for report in plugin.got("scale0_batch") if report.events == expected[1:]]
+    assert _told(other.reports) == expected
+    alone = [report for report in plugin.got("scale0_batch") if _told([report]) == expected[1:]]
     assert [(report.received, report.sent, report.failed) for report in alone] == [({}, 0, [])]
+    ((_, (event,)),) = alone[0].events
+    assert event[1] == alone[0].now
     assert plugin.service.events == []
+
+
+def test_the_broker_itself_tells_of_workers_and_tasks(scale0_broker: Any):
+    plugin = TellingPlugin(observes=True)
+    broker = scale0_broker.in_thread(modules={"telling": plugin}, settings={"network": {"group": "south"}})
+
+    def told(wanted: str) -> list[dict[str, Any]]:
+        told = _told(plugin.got("scale0_batch"), "scale0")
+        return [table for _, kind, table in told if kind.name == wanted]
+
+    address = broker.address("scale0", "frontend")
+    with Worker(address, identity="busy") as worker, Client(address) as client:
+        worker.add("echo", lambda text: text)
+        worker.wait_ready()
+        assert client.call("echo", b"four", retry=True).body == b"four"
+    end = time.monotonic() + 60
+    while not told("leave") and time.monotonic() < end:  # it is on its way to the broker
+        time.sleep(0.01)
+    broker.stop()
+    worked = {"service": "echo", "peer": "busy", "group": "south"}
+    assert told("join")[0] == {**worked, "count": 1}
+    task, leave = told("task")[-1], told("leave")[-1]
+    assert min(task.pop("queue_us"), task.pop("service_us"), leave.pop("value")) >= 0
+    assert task == {**worked, "outcome": "ok", "bytes": 4}
+    assert leave == {**worked, "outcome": "left"}
 
 
 def test_no_events_are_made_while_nobody_observes(scale0_broker: Any):
@@ -301,11 +342,19 @@ def test_no_events_are_made_while_nobody_observes(scale0_broker: Any):
     assert plugin.events() == []
 
 
-def test_a_service_whose_events_are_none_at_all_harms_no_other(scale0_broker: Any):
+class Silent(Telling):
+    """Says that it tells of events, and takes no list for them."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "events" and value is not None:
+            raise ValueError("no list is wanted here")
+        super().__setattr__(name, value)
+
+
+def test_a_service_that_takes_no_list_for_events_harms_no_other(scale0_broker: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tests.test_hooks.Telling", Silent)
     plugin = TellingPlugin(observes=True)
     broker = scale0_broker.in_thread(modules={"telling": plugin})
-    plugin.service.events = 17  # type: ignore[assignment]
-    plugin.service._tell = lambda kind, size: None  # type: ignore[method-assign]
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
     broker.stop()
     (running,) = plugin.got("scale0_stopping")

@@ -8,6 +8,7 @@ from itertools import count
 import attrs
 
 from scale0_core.broker.deadlines import Deadlines
+from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import ClientKey, Frontend, HostedWorker, ServiceQueue, Task, Worker, first_idle
 from scale0_core.config.network import ALL, NetworkConfig
 from scale0_core.protocol import messages as wire
@@ -62,6 +63,8 @@ class Dispatcher:
         self.counts = DispatchCounts()
         self.closed = False
         """True while the broker is disabled: what comes back from a worker waits."""
+        self.telling: Telling | None = None
+        """Tells what happens, while somebody observes."""
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
         self._forget: Deadlines[ClientKey, Frontend] = Deadlines(grain=5.0)
         self._second_tries: Deadlines[Told, Send] = Deadlines()
@@ -75,25 +78,25 @@ class Dispatcher:
         """Take a task: body is service, id, payload. It goes to a worker, into the queue, or back as an error."""
         frontend = self.frontends.get(key) or self.remember(key, now)
         if frontend is None:
-            return (task_error(key, envelope, Code.TOO_MANY, _REFUSALS[Code.TOO_MANY], body),)
+            return (self._refuse(key, envelope, Code.TOO_MANY, body, now),)
         frontend.last_seen = now
         frontend.tasks += 1
         name, client_id = body[0], body[1]
         timeout, retry = self._terms(options) if options else (self.config.task_timeout / 1000, False)
         service = self.services.get(name)
         if service is None:
-            return (task_error(key, envelope, Code.NO_SERVICE, "nobody offers this service here", body),)
+            return (self._refuse(key, envelope, Code.NO_SERVICE, body, now),)
         service.requests += 1
         if frontend.open >= self.config.client_limit:
-            return (_refused(service, key, envelope, Code.TOO_MANY, body),)
+            return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         number = next(self._numbers).to_bytes(8, "big")
         task = Task(number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry)
         worker = first_idle(service)
         if worker is None:
             if not service.workers:
-                return (_refused(service, key, envelope, Code.UNAVAILABLE, body),)
+                return (self._refuse(key, envelope, Code.UNAVAILABLE, body, now, service),)
             if len(service.queue) >= self.config.queue_limit:
-                return (_refused(service, key, envelope, Code.TOO_MANY, body),)
+                return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         self.tasks[number] = task
         self._deadlines.set(number, task.deadline, task)
         frontend.open += 1
@@ -118,11 +121,12 @@ class Dispatcher:
             if task.streamed:  # the answer of the one with whom it shares the task is under way already
                 self.counts.unknown_replies += 1
                 return self._late_reply(key, options, body[1], now)
-        more = False
+        more, outcome = False, "ok"
         if options:
             terms = wire.read_options(options)
             more = read.flag(terms, "more")
             if "code" in terms:
+                outcome = "error"
                 task.service.failed(read.text(terms, "message", longest=10_000))
         forward = (
             task.client.key[0],
@@ -131,8 +135,12 @@ class Dispatcher:
         if more:
             if not task.streamed:
                 self._settle(task, worker)
+            if self.telling is not None:
+                self.telling.part(task, body)
             return (forward,)
         task.service.service_time.add(now - task.sent)
+        if self.telling is not None:
+            self.telling.answered(task, worker, outcome, body, now)
         self._end(task)
         if worker.finish(task):
             return (forward, *self.give_work(worker, now))
@@ -180,7 +188,25 @@ class Dispatcher:
         task.service.queue.pop(task.number, None)
         self._deadlines.remove(task.number)
 
-    def _fail(self, task: Task, code: Code, reason: str) -> Send:
+    def _refuse(
+        self,
+        key: ClientKey,
+        envelope: Frames,
+        code: Code,
+        body: Frames,
+        now: float,
+        service: ServiceQueue | None = None,
+    ) -> Send:
+        """Give a task back that was not taken."""
+        if service is not None:
+            service.failed(_REFUSALS[code])
+        if self.telling is not None:
+            self.telling.refused(body[0], now)
+        return task_error(key, envelope, code, _REFUSALS[code], body)
+
+    def _fail(self, task: Task, code: Code, reason: str, now: float, worker: Worker | None, outcome: str) -> Send:
+        if self.telling is not None:
+            self.telling.unanswered(task, worker, outcome, now)
         self._end(task)
         task.service.failed(reason)
         return task_error(task.client.key, task.envelope, code, reason, (task.service.name, task.client_id))
@@ -216,6 +242,15 @@ class Dispatcher:
         for name in [name for name, service in self.services.items() if service.unused]:
             del self.services[name]
 
+    def offer(self, worker: Worker, services: Iterable[ServiceQueue], now: float) -> None:
+        """Replace the services that a worker offers."""
+        before = worker.services
+        worker.offer(services)
+        if not before:
+            worker.joined = now
+        if self.telling is not None:
+            self.telling.offers(worker, before, now)
+
     def announce(self, worker: Worker) -> None:
         """Tell the registry that something about a worker changed."""
         self._changed(worker)
@@ -226,6 +261,8 @@ class Dispatcher:
             return []
         worker.happen(event)
         worker.lost = event in (ClientEvent.LOST, ClientEvent.SILENCE)
+        if self.telling is not None:
+            self.telling.gone(worker, event, now)
         worker.offer(())
         sends: list[Send] = []
         tasks = list(worker.in_hand.values())
@@ -233,11 +270,11 @@ class Dispatcher:
         for task in tasks:
             # one that expired has been answered, and one that another has too is that one's now
             if not task.done and task.worker in (worker, None):
-                sends += self._take_back(task, now, delivered=True)
+                sends += self._take_back(task, worker, now, delivered=True)
         self._changed(worker)
         return sends
 
-    def _take_back(self, task: Task, now: float, *, delivered: bool) -> list[Send]:
+    def _take_back(self, task: Task, lost: Worker, now: float, *, delivered: bool) -> list[Send]:
         """Put a task that its worker cannot finish back at the head of the queue, or fail it."""
         earlier = _earlier(task)
         if earlier is not None and earlier.responsive:
@@ -245,17 +282,16 @@ class Dispatcher:
             return []
         task.worker = None
         if task.streamed:  # from another worker the first parts would come again
-            return [
-                self._fail(task, Code.DEADLINE, "the worker that had this task is gone in the middle of its answer")
-            ]
+            reason = "the worker that had this task is gone in the middle of its answer"
+            return [self._fail(task, Code.DEADLINE, reason, now, lost, "lost")]
         if delivered and not task.retry:
-            return [self._fail(task, Code.DEADLINE, "the worker that had this task is gone")]
+            return [self._fail(task, Code.DEADLINE, "the worker that had this task is gone", now, lost, "lost")]
         self.counts.redispatched += 1
         worker = None if self.closed else first_idle(task.service)
         if worker is not None:
             return [self._hand_over(task, worker, now)]
         if not task.service.workers:
-            return [self._fail(task, Code.UNAVAILABLE, "no worker is there any more")]
+            return [self._fail(task, Code.UNAVAILABLE, _REFUSALS[Code.UNAVAILABLE], now, lost, "lost")]
         task.service.queue[task.number] = task
         task.service.queue.move_to_end(task.number, last=False)
         return []
@@ -265,7 +301,7 @@ class Dispatcher:
         task = worker.in_hand.pop(number, None)
         sends = self.lose(worker, ClientEvent.LOST, now) if reason != "EAGAIN" else self._hold(worker)
         if task is not None and not task.done and task.worker is worker:
-            sends += self._take_back(task, now, delivered=False)
+            sends += self._take_back(task, worker, now, delivered=False)
         return sends
 
     def share(self, worker: Worker, now: float) -> list[Send]:
@@ -316,7 +352,7 @@ class Dispatcher:
             task.service.timeouts += 1
             code, reason = _too_late(task)
             self._deadlines.set(task.number, now, task)  # _end removes it
-            sends.append(self._fail(task, code, reason))
+            sends.append(self._fail(task, code, reason, now, task.worker or _earlier(task), "timeout"))
             # the worker still has it in hand: its late reply is what makes room again
             if isinstance(task.worker, HostedWorker):  # it hears of it
                 task.worker.forget(task.number)
@@ -349,19 +385,19 @@ class Dispatcher:
             send: Send = (key[0], frames)
         else:
             if read.flag(wire.read_options(frames[start + 2]), "more"):
-                self._break_off(told)
+                self._break_off(told, now)
             send = task_error(key, envelope, Code.DEADLINE, "the reply found your queue full", (service, client_id))
         if told in self._tried_twice or len(self._second_tries) >= MOST_SECOND_TRIES:
             self.counts.untold += 1
         else:
             self._second_tries.set(told, now + SECOND_TRY, send)
 
-    def _break_off(self, told: Told) -> None:
+    def _break_off(self, told: Told, now: float) -> None:
         """End a task of whose answer a part was lost: a stream with a hole must not look whole."""
         key, service, client_id = told
         for task in self.tasks.values():
             if task.client_id == client_id and task.client.key == key and task.service.name == service:
-                self._end(task)
+                self._cancel(task, now)
                 task.service.failed("the client does not read")
                 return
 
@@ -371,7 +407,7 @@ class Dispatcher:
             self._tried_twice = {_told(send) for send in sends}
         return sends
 
-    def frontend_gone(self, key: ClientKey) -> None:
+    def frontend_gone(self, key: ClientKey, now: float) -> None:
         """Let go of what a vanished frontend had waiting."""
         frontend = self.frontends.pop(key, None)
         self._forget.remove(key)
@@ -379,7 +415,13 @@ class Dispatcher:
             return
         for task in [task for task in self.tasks.values() if task.client is frontend and task.worker is None]:
             self.counts.abandoned += 1
-            self._end(task)
+            self._cancel(task, now)
+
+    def _cancel(self, task: Task, now: float) -> None:
+        """End a task whose answer nobody would get."""
+        if self.telling is not None:
+            self.telling.unanswered(task, task.worker, "cancelled", now)
+        self._end(task)
 
     def _forget_idle(self) -> bool:
         idle = [key for key, frontend in self.frontends.items() if not frontend.open]
@@ -397,12 +439,11 @@ class Dispatcher:
         return self.give_work(worker, now) if worker.finish(task) else []
 
 
-_REFUSALS = {Code.TOO_MANY: "too many tasks are open or wait already", Code.UNAVAILABLE: "no worker is there any more"}
-
-
-def _refused(service: ServiceQueue, key: ClientKey, envelope: Frames, code: Code, body: Frames) -> Send:
-    service.failed(_REFUSALS[code])
-    return task_error(key, envelope, code, _REFUSALS[code], body)
+_REFUSALS = {
+    Code.NO_SERVICE: "nobody offers this service here",
+    Code.TOO_MANY: "too many tasks are open or wait already",
+    Code.UNAVAILABLE: "no worker is there any more",
+}
 
 
 def _too_late(task: Task) -> tuple[Code, str]:

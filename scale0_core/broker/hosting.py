@@ -55,7 +55,7 @@ class Hosting:
             services, _ = self._dispatcher.permitted([name])
             if [*worker.services] == services:
                 continue
-            worker.offer(services)
+            self._dispatcher.offer(worker, services, now)
             worker.happen(ClientEvent.READY)
             if len(worker.in_hand) >= worker.limit:
                 worker.happen(ClientEvent.FULL)

@@ -168,7 +168,7 @@ class Negotiator:
         window = read.whole(options, "window", 0, 0, LARGEST_WINDOW)
         asked = read.interval(options)
         worker.heartbeats = read.flag(options, "heartbeat", default=True)
-        worker.metadata = _metadata(options)
+        worker.describe(_metadata(options))
         refusal = self._check_sender(worker, key, message, now)
         if refusal is not None:
             return refusal
@@ -180,7 +180,7 @@ class Negotiator:
         worker.window = window or None
         worker.limit = window or len(worker.in_hand) + 1
         if [*worker.services] != services:
-            worker.offer(services)
+            self._dispatcher.offer(worker, services, now)
         worker.happen(ClientEvent.READY)
         if len(worker.in_hand) >= worker.limit:
             worker.happen(ClientEvent.FULL)
@@ -210,6 +210,8 @@ class Negotiator:
         if refusal is not None:
             return refusal
         sends = self.sign_of_life(worker, now)
+        if self._dispatcher.telling is not None:
+            self._dispatcher.telling.beat(worker, now)
         # always there, or the worker would take the answer for a question, answer it, and be answered for ever
         reply_to = message.options.get("time") or 0
         return [
@@ -232,13 +234,15 @@ class Negotiator:
         if limit and not -limit <= skew * 1000 <= limit:
             return None
         worker.skew, worker.config_version, worker.mismatches, worker.last_seen = skew, version, 0, now
+        if self._dispatcher.telling is not None:
+            self._dispatcher.telling.beat(worker, now)
         return wire.HEARTBEAT_ANSWER % (wall, version, echo)
 
     def leave(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         """DISCONNECT: the client goes; a worker's unfinished tasks go back."""
         worker = self._dispatcher.workers.get(key)
         if worker is None:
-            self._dispatcher.frontend_gone(key)
+            self._dispatcher.frontend_gone(key, now)
             return []
         return self.drop(worker, ClientEvent.LEAVE, now)
 

@@ -16,6 +16,7 @@ import attrs
 
 from scale0_core.broker.jobs import JobQueue
 from scale0_core.errors import ServiceFaultError
+from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
     Connect,
@@ -23,7 +24,6 @@ from scale0_core.service import (
     Delayed,
     Disconnect,
     Effect,
-    Event,
     EventSource,
     Frames,
     Job,
@@ -88,6 +88,8 @@ class Seat:
         """What was returned and not taken yet; jobs and connections stand among the sends until ``take_sends``."""
         self.connections: list[Connect | Disconnect] = []
         """Connections to make and to end, in order, before what ``take_sends`` gave is sent."""
+        self.events: list[Event] = []
+        """What the service told of and nobody has taken yet, if it was asked to."""
         self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
         self.on_quarantine: Callable[[], None] | None = None
@@ -184,23 +186,17 @@ class Seat:
         if not isinstance(self.service, EventSource):
             return False
         try:
-            self.service.events = []
+            self.service.events = self.events
         except CAUGHT as error:
             self._failed("events", error, now)
             return False
         return True
 
-    def take_events(self, now: float) -> list[Event]:
+    def take_events(self) -> list[Event]:
         """Give what the service told of since the last time."""
-        try:
-            events = cast("EventSource", self.service).events
-            if not events:
-                return []
-            taken = list(events)
-            events.clear()
-        except CAUGHT as error:
-            self._failed("events", error, now)
-            return []
+        # the list stays the same, so that a service may hand it on to its parts
+        taken = self.events.copy()
+        self.events.clear()
         return taken
 
     def take_sends(self) -> list[Send]:

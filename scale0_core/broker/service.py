@@ -28,10 +28,12 @@ from scale0_core.broker.management import (
 from scale0_core.broker.negotiation import Negotiator, RunningConfig, answer
 from scale0_core.broker.offenders import Offenders
 from scale0_core.broker.registry import Provider, Registry, ServiceStats
+from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import ClientKey, Worker
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import FormatError
+from scale0_core.events import CONFIG_CHANGE, Event
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
@@ -121,6 +123,20 @@ class BrokerService:
         """The configuration in force."""
         return self.negotiator.running
 
+    @property
+    def events(self) -> list[Event] | None:
+        """What happened since the last turn, or None while nobody observes."""
+        telling = self.dispatcher.telling
+        return None if telling is None else telling.events
+
+    @events.setter
+    def events(self, events: list[Event] | None) -> None:
+        self.dispatcher.telling = None if events is None else Telling(events, self.running.network.group)
+
+    def _tell_change(self, subject: str, outcome: str, count: int | None, now: float) -> None:
+        if self.events is not None:
+            self.events.append((CONFIG_CHANGE, now, subject, outcome, count))
+
     # --- the service interface --------------------------------------------------------------------------------------
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
@@ -190,7 +206,7 @@ class BrokerService:
         worker = self.dispatcher.workers.get(key)
         if worker is None:
             if reason != "EAGAIN":
-                self.dispatcher.frontend_gone(key)
+                self.dispatcher.frontend_gone(key, now)
             elif socket == "frontend":
                 self.dispatcher.undelivered_answer(key, frames, now)
             return ()
@@ -283,6 +299,8 @@ class BrokerService:
             reason, body = "this broker has no configuration yet", message.body
             if message.command == wire.TASK and len(body) >= 2 and max(len(body[0]), len(body[1])) < 256:
                 named = (bytes(body[0]), bytes(body[1]))
+                if self.dispatcher.telling is not None:
+                    self.dispatcher.telling.refused(named[0], now)
                 return [task_error(key, message.envelope, Code.UNAVAILABLE, reason, named)]
             return [answer(key, message, wire.ERROR, code=int(Code.UNAVAILABLE), message=reason)]
         if message.command == wire.TASKREPLY and now < self._drain_until and len(message.body) >= 2:
@@ -384,6 +402,9 @@ class BrokerService:
         if self.state is BrokerState.JOINING:
             self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
+        if self.dispatcher.telling is not None:
+            self.dispatcher.telling.group = running.network.group
+        self._tell_change("config", "applied", running.version, self._now)
         published = self._publication() if "config" in self.endpoints and running.network.config_service else []
         return [*hosted, *published]
 
@@ -555,7 +576,7 @@ class BrokerService:
 
     def _disable(self, _: Arguments, now: float) -> Answer:
         effects: list[Effect] = [*self._send_away()]
-        kept = self._keep_state(BrokerEvent.DISABLE)
+        kept = self._keep_state(BrokerEvent.DISABLE, now)
         self._drain_until = now + DRAIN_SECONDS
         LOG.warning("disabled: nothing but a request to enable is answered")
         return kept, effects
@@ -563,14 +584,17 @@ class BrokerService:
     def _enable(self, _: Arguments, now: float) -> Answer:
         if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
             raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
-        kept = self._keep_state(BrokerEvent.ENABLE)
+        kept = self._keep_state(BrokerEvent.ENABLE, now)
         self.dispatcher.closed = False
         LOG.info("enabled")
         return kept, []
 
-    def _keep_state(self, event: BrokerEvent) -> Deferred:
+    def _keep_state(self, event: BrokerEvent, now: float) -> Deferred:
         """Go to the state that follows; it is told when it is on record, and survives what comes then."""
-        self.state = state = step(BROKER, self.state, event)
+        before, self.state = self.state, step(BROKER, self.state, event)
+        state = self.state
+        if state is not before:
+            self._tell_change("state", state.value, None, now)
         return Deferred(Job("store", self._store.save_state, state.value), lambda _: ({"state": state.value}, []))
 
     def _reload(self, _: Arguments, now: float) -> Answer:

@@ -10,8 +10,15 @@ from typing import ClassVar
 import attrs
 
 from scale0_core.broker.histogram import Histogram
+from scale0_core.logs import printable
 from scale0_core.protocol.states import CLIENT, ClientEvent, ClientState, step
 from scale0_core.service import Frames
+
+LONGEST_LABEL = 1_000
+"""Characters of a name as events tell it: what no name has, however much of it had to be escaped."""
+
+BRIDGED = "protocol"
+"""What a worker names in its metadata if it hands tasks on to workers of another protocol."""
 
 ClientKey = tuple[str, bytes]
 """A connection: the name of the broker's socket, and the routing id there."""
@@ -65,6 +72,12 @@ class ServiceQueue:
     last_error: str = ""
     wait_time: Histogram = attrs.field(factory=Histogram)
     service_time: Histogram = attrs.field(factory=Histogram)
+    label: str = attrs.field(init=False)
+    """The name as events tell it."""
+
+    def __attrs_post_init__(self) -> None:
+        """Write the name once, and not for each task."""
+        self.label = printable(self.name, LONGEST_LABEL)
 
     @property
     def unused(self) -> bool:
@@ -111,6 +124,22 @@ class Worker:
     metadata: dict[str, str] = attrs.field(factory=dict)
     lost: bool = False
     """Gone without a word, and perhaps back soon."""
+    joined: float = 0.0
+    """When it last began to offer something."""
+    beat_told: float = -math.inf
+    """When those who observe were last told that it lives."""
+    label: str | None = attrs.field(init=False)
+    """The identity as events tell it; None for one that only stands for others, and is no worker to be counted."""
+
+    def __attrs_post_init__(self) -> None:
+        """Write the identity once, and not for each task."""
+        self.label = printable(self.identity, LONGEST_LABEL)
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        """Note what it says of itself; a bridge says for which protocol it stands."""
+        if not self.services and metadata != self.metadata:  # who has joined keeps its name until it leaves
+            self.label = None if BRIDGED in metadata else printable(self.identity, LONGEST_LABEL)
+        self.metadata = metadata
 
     @property
     def ready(self) -> bool:
@@ -184,6 +213,10 @@ class HostedWorker(Worker):
     hosted: ClassVar[bool] = True
     given: Callable[[], object] = bool
     forget: Callable[[bytes], object] = bool
+
+    def __attrs_post_init__(self) -> None:
+        """Have no name in events: nobody can add such a worker, or take it away."""
+        self.label = None
 
     def take(self, task: Task, now: float) -> None:
         """Put a task into its hands, and let it know."""

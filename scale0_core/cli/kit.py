@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -53,8 +55,10 @@ __all__ = [
     "config_option",
     "connect",
     "connected",
+    "data_dir",
     "emit",
     "finish",
+    "moment",
     "name_option",
     "output_format",
     "output_option",
@@ -171,6 +175,13 @@ def runtime_dir(name: str = "default") -> Path:
     return default_runtime_dir(name, os.environ)
 
 
+def data_dir(name: str = "default") -> Path:
+    """Give the folder in which the broker of that name keeps what lasts, unless its configuration says another."""
+    from scale0_core.config.folders import default_data_dir
+
+    return default_data_dir(name, os.environ)
+
+
 START = "start a broker: scale0 broker; or name another one with --name or --address"
 
 
@@ -224,6 +235,26 @@ def ask(
             carried = "the request may still be carried out"
             raise TimedOutError(f"{address} does not answer", why, carried, "try a longer --timeout")
         return socket.recv_multipart()
+
+
+_SPAN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Read a time, ISO 8601 and UTC unless it says otherwise, or how long ago, as in 90s, 36h or 2w; give it in UTC."""
+    try:
+        if span := _SPAN.fullmatch(text):
+            return (now - timedelta(**{_UNITS[span[2]]: int(span[1])})).astimezone(timezone.utc)
+        if time := _TIME.fullmatch(text):
+            # written out, since Python 3.10 reads neither Z nor parts of a second of any length
+            date, minute, second, part, zone = time.groups()
+            whole = f"{date}T{minute or '00:00'}:{second or '00'}.{(part or '').ljust(6, '0')}"
+            return datetime.fromisoformat(f"{whole}{(zone or 'Z').replace('Z', '+00:00')}").astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        pass
+    raise click.BadParameter(f"{text!r} is no time, as in 2030-01-31T12:00, and not how long ago, as in 90m or 7d")
 
 
 def cell(value: object) -> str:

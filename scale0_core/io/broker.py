@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+import attrs
 import zmq
 
 from scale0_core import __version__
@@ -55,7 +56,7 @@ class Broker:
         self._name.__enter__()
         try:
             _raise_descriptor_limit()
-            context = broker_context(self.core.broker, os.environ)
+            context = attrs.evolve(broker_context(self.core.broker, os.environ), group=self.core.network.group)
             self._runtime_dir = Path(context.runtime_dir)
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)

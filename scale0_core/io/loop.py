@@ -17,6 +17,7 @@ from scale0_core.broker.door import BrokerSeat, SeatWithDoor
 from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
 from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.events import Event
 from scale0_core.io.clock import SteadyClock
 from scale0_core.io.jobs import JobThreads
 from scale0_core.io.sockets import OpenSocket, open_socket
@@ -24,7 +25,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Connect, Disconnect, Event, Frames, Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -105,8 +106,8 @@ class Loop:
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
         self._observes_events = False
-        self._telling: list[Station] = []
-        """Stations whose services tell of events, while somebody observes them."""
+        self._telling: list[Seat] = []
+        """Seats whose services tell of events, while somebody observes them."""
         self._slow_after = self.limits.slow_call_ms / 1000
         self._stopping = False
         self._closed = False
@@ -145,7 +146,7 @@ class Loop:
     def remove(self, station: Station) -> None:
         """Close the sockets of a service and forget it."""
         self.stations.remove(station)
-        self._telling = [other for other in self._telling if other is not station]
+        self._telling = [other for other in self._telling if other is not station.seat]
         station.close()
         self._poller = None
 
@@ -322,7 +323,7 @@ class Loop:
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
-        events = self._take_events(now) if self._telling else ()
+        events = self._take_events() if self._telling else ()
         if self.observers and (received or sent or failed or events):
             report = BatchReport(now, self.clock.now() - now, received, sent, failed, events)
             for observe in self.observers:
@@ -330,12 +331,10 @@ class Loop:
 
     def _ask_for_events(self, station: Station) -> None:
         if station.seat.observe_events(self.clock.now()):
-            self._telling.append(station)
+            self._telling.append(station.seat)
 
-    def _take_events(self, now: float) -> list[tuple[str, Event]]:
-        return [
-            (station.seat.service.name, event) for station in self._telling for event in station.seat.take_events(now)
-        ]
+    def _take_events(self) -> list[tuple[str, list[Event]]]:
+        return [(seat.service.name, seat.take_events()) for seat in self._telling if seat.events]
 
     def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:
         """Send what a service returned, and what had to wait; give the number of messages sent, and what failed."""

@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scale0_core.broker import dispatch
 from scale0_core.broker.dispatch import Dispatcher, service_rows
+from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import Worker
 from scale0_core.config.network import NetworkConfig
+from scale0_core.events import TASK, Event
 from scale0_core.protocol.states import ClientEvent, ClientState
 from scale0_core.service import Frames, Send
 
@@ -28,6 +30,8 @@ class DispatchMachine(RuleBasedStateMachine):
         super().__init__()
         config = NetworkConfig(identity="b", queue_limit=3, client_limit=6)
         self.dispatcher = Dispatcher(config)
+        self.events: list[Event] = []
+        self.telling = self.dispatcher.telling = Telling(self.events, "g")
         self.now = 1000.0
         self.asked: set[bytes] = set()
         self.ended: Counter[bytes] = Counter()
@@ -142,7 +146,7 @@ class DispatchMachine(RuleBasedStateMachine):
         for task in self.dispatcher.tasks.values():
             if task.client.key[1] == b"c%d" % client and task.worker is None:
                 self.asked.discard(task.client_id)  # nobody is there to be told
-        self.dispatcher.frontend_gone(("frontend", b"c%d" % client))
+        self.dispatcher.frontend_gone(("frontend", b"c%d" % client), self.now)
 
     @rule(seconds=st.floats(0, 3))
     def wait(self, seconds: float) -> None:
@@ -154,6 +158,14 @@ class DispatchMachine(RuleBasedStateMachine):
     @invariant()
     def each_ends_once(self) -> None:
         assert all(count == 1 for count in self.ended.values())
+
+    @invariant()
+    def each_is_told_once_it_is_over(self) -> None:
+        tasks = [event[0].table(event) for event in self.events if event[0] is TASK]
+        assert len(tasks) == self.numbers - len(self.dispatcher.tasks)
+        assert all((task["peer"] is None) == (task["service_us"] is None) for task in tasks)
+        assert all((task["queue_us"] or 0) >= 0 and (task["service_us"] or 0) >= 0 for task in tasks)
+        assert self.telling._parts.keys() <= self.dispatcher.tasks.keys()
 
     @invariant()
     def at_most_one_worker_unless_marked(self) -> None:

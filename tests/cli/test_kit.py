@@ -7,10 +7,13 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 
 import click
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scale0_core.cli import kit
 from scale0_core.cli.failures import as_text, explained, wants_json
@@ -165,3 +168,53 @@ def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
     )
     with pytest.raises(kit.UsageError, match="nowhere is not an address"), kit.connected("nowhere", 0.1):
         pass
+
+
+# --- times --------------------------------------------------------------------------------------------------------
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2030-01-30", NOW.replace(day=30, hour=0)),
+        ("2030-01-30T06:30", NOW.replace(day=30, hour=6, minute=30)),
+        ("2030-01-30 06:30", NOW.replace(day=30, hour=6, minute=30)),
+        ("2030-01-30T06:30Z", NOW.replace(day=30, hour=6, minute=30)),
+        ("2030-01-30T06:30:05.25Z", NOW.replace(day=30, hour=6, minute=30, second=5, microsecond=250_000)),
+        ("2030-01-30T06:30:00+02:00", NOW.replace(day=30, hour=4, minute=30)),
+        ("0s", NOW),
+        ("90s", NOW - timedelta(seconds=90)),
+        ("90m", NOW - timedelta(minutes=90)),
+        ("36h", NOW - timedelta(hours=36)),
+        ("7d", NOW - timedelta(days=7)),
+        ("2w", NOW - timedelta(weeks=2)),
+    ],
+)
+def test_times_are_read_in_utc_or_as_how_long_ago(text, wanted):
+    assert kit.moment(text, NOW) == wanted
+    assert kit.moment(text, NOW).utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "7", "7y", "-1d", "999999999w", "2030-02-30", "2030-01-30T25:00", "0001-01-01T00:00+23:00", "٣d"],
+)
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(click.BadParameter, match="is no time"):
+        kit.moment(text, NOW)
+
+
+ZONES = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1), timezones=ZONES))
+def test_what_python_writes_is_read(when):
+    assert kit.moment(when.isoformat(), NOW) == when
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[0-9]{1,10}[smhdw]|[0-9]{4}-[0-9]{2}-[0-9]{2}.*", fullmatch=True))
+def test_any_text_is_a_time_or_refused(text):
+    with contextlib.suppress(click.BadParameter):
+        assert kit.moment(text, NOW).utcoffset() == timedelta(0)

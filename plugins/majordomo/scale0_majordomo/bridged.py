@@ -34,9 +34,10 @@ class BridgedMajordomo(MajordomoService):
     """The same service, which is also a frontend and a worker of the Scale0 protocol."""
 
     def __init__(
-        self, settings: MajordomoSettings, bind: Iterable[str], store: Store | None, bridge: Bridge, registry: Registry
-    ) -> None:
-        super().__init__(settings, bind, store)
+        self, settings: MajordomoSettings, bind: Iterable[str], store: Store | None, bridge: Bridge, registry: Registry,
+        *, group: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(settings, bind, store, group=group)
         self.endpoints = {**self.endpoints, **bridge.endpoints}
         self._bridge = bridge
         self._registry = registry

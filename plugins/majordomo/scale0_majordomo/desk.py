@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from zlib import crc32
 
-from scale0_core.api import Effect, Frames
+from scale0_core.api import Effect, Frames, printable
 from scale0_majordomo.dialects import Dialect, worker_head
 from scale0_majordomo.settings import ServiceSettings
 
@@ -17,6 +17,9 @@ DRAINING = -1
 """The credit of a worker that takes no more requests: it is there, and never has room."""
 SPARE = 64
 """So many dead entries are left where they stand, before a tidy-up is worth it."""
+
+LONGEST_LABEL = 1_000
+"""Characters of a name as events tell it: what no name has, however much of it had to be escaped."""
 
 COUNTS = ("retried", "expired", "refused", "errors", "cancelled", "failed", "abandoned", "late")
 """What is counted of a service beside ``requests`` and ``replies``.
@@ -51,6 +54,8 @@ class Request:
     options = b""
     streamed = False
     """Whether its client has got a part of the reply already."""
+    passed_on = 0
+    """Bytes of these parts, while somebody observes."""
     size = 0
     due = NEVER
     """When it has waited for too long."""
@@ -98,8 +103,8 @@ class Worker:
     """Somebody who offers a service."""
 
     __slots__ = (
-        "backlog", "credit", "dialect", "envelope", "head", "heard", "in_hand", "peer", "point", "queued", "sent",
-        "service",
+        "backlog", "beat_told", "credit", "dialect", "envelope", "head", "heard", "in_hand", "joined", "label", "peer",
+        "point", "queued", "sent", "service",
     )  # fmt: skip
 
     def __init__(
@@ -114,8 +119,11 @@ class Worker:
         self.credit = credit
         """How many requests it may have in hand; none when it is gone, ``DRAINING`` when it is about to go."""
         self.in_hand: dict[bytes, Request] = {}
-        self.heard = now
-        self.sent = now
+        self.label = printable(peer, LONGEST_LABEL)
+        """The routing id as events tell it."""
+        self.joined = self.heard = self.sent = now
+        self.beat_told = -NEVER
+        """When those who observe were last told that it lives."""
         self.queued = False
         """Whether it stands among those that are ready."""
         self.backlog: deque[Request] = deque()
@@ -137,13 +145,15 @@ class Service:
     """
 
     __slots__ = (
-        "_dead", "_numbers", "again", "assigned", "counts", "draining", "expiry", "max_bytes", "max_waiting", "name",
-        "next_due", "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple", "sticky",
-        "urgent", "waiting", "workers",
+        "_dead", "_numbers", "again", "assigned", "counts", "draining", "expiry", "label", "max_bytes", "max_waiting",
+        "name", "next_due", "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple",
+        "sticky", "urgent", "waiting", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes, settings: ServiceSettings) -> None:
         self.name = name
+        self.label = printable(name, LONGEST_LABEL)
+        """The name as events tell it."""
         self.settings = settings
         self.quick = settings.scheduling in ("lru", "priority")
         """Whether the worker that is ready longest gets a request that needs not wait."""

@@ -30,7 +30,7 @@ def scale0_services(settings: MajordomoSettings, context: BrokerContext) -> list
     store = Store(Path(context.data_dir) / "majordomo" / "titanic.sqlite") if settings.titanic else None
     bind = [context.address(address) for address in settings.bind]
     if not settings.bridge:
-        return [MajordomoService(settings, bind, store)]
+        return [MajordomoService(settings, bind, store, group=context.group)]
     frontend, backend = (context.address(place) for place in (settings.bridge_frontend, settings.bridge_backend))
     bridge = Bridge(f"{context.name}.majordomo", frontend, backend)
-    return [BridgedMajordomo(settings, bind, store, bridge, context.registry)]
+    return [BridgedMajordomo(settings, bind, store, bridge, context.registry, group=context.group)]

@@ -13,6 +13,7 @@ from scale0_majordomo import dialects, mmi
 from scale0_majordomo.desk import COUNTS, DRAINING, NEVER, SPARE, Parts, Request, Service, Worker
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.settings import MajordomoSettings
+from scale0_majordomo.telling import Observed
 from scale0_majordomo.titanic import Titanic
 from scale0_majordomo.titanic_store import Store
 
@@ -42,7 +43,7 @@ NO_TERMS = Terms()
 MDP01, MDP02, OWN = Dialect.MDP01, Dialect.MDP02, Dialect.OWN
 
 
-class MajordomoService:
+class MajordomoService(Observed):
     """Takes requests from clients to workers, and replies back."""
 
     name = "majordomo"
@@ -52,8 +53,11 @@ class MajordomoService:
         settings: MajordomoSettings | None = None,
         bind: Iterable[str] = ("inproc://majordomo",),
         store: Store | None = None,
+        *,
+        group: str = "",
     ) -> None:
         self._settings = settings = settings or MajordomoSettings()
+        self._group = group
         self.endpoints: Mapping[str, Endpoint] = {
             SOCKET: Endpoint(
                 kind=SocketKind.ROUTER,
@@ -267,6 +271,8 @@ class MajordomoService:
         if service is None:
             self.counts["requests"] += 1
             self.counts["refused"] += 1
+            if self._telling is not None:
+                self._telling.refused(said.service, now)
             return [(SOCKET, dialects.error(back, 429, "there are too many services"))] if said.dialect is OWN else ()
         request = Request(b"%d" % next(self._addresses), said.dialect, back, service, said.body)
         if said.dialect is OWN:
@@ -288,6 +294,8 @@ class MajordomoService:
         if said.dialect is not worker.dialect:
             return self._dismiss(worker, "two dialects", now)
         if word is Word.HEARTBEAT:
+            if self._telling is not None:
+                self._telling.beat(worker, now)
             return ()
         if word is Word.DRAIN and worker.credit != DRAINING:
             return self._drain(worker, said.body, now)
@@ -317,6 +325,8 @@ class MajordomoService:
         assert credit is not None
         worker = self._workers[peer] = Worker(peer, said.dialect, said.envelope, service, credit, now)
         service.add(worker)
+        if self._telling is not None:
+            self._telling.joined(worker, now)
         if len(self._alarms) > 2 * len(self._workers) + SPARE:
             self._alarms = [alarm for alarm in self._alarms if alarm[2].credit]
             heapify(self._alarms)
@@ -346,6 +356,8 @@ class MajordomoService:
     def _lose(self, worker: Worker, why: str, now: float) -> Iterable[Effect]:
         """Forget a worker; what it had in hand goes to others."""
         self.counts["lost_workers"] += 1
+        if self._telling is not None:
+            self._telling.left(worker, why, now)
         service = worker.service
         del self._workers[worker.peer]
         service.leave(worker)
@@ -383,13 +395,15 @@ class MajordomoService:
         rest = []
         for request in requests:
             service = request.service
-            request.worker = request.parts = None
             if request.unsent:
                 request.tries -= 1
             repeatable, request.unsent = request.repeatable, False
             if not repeatable:
                 service.counts["failed"] += 1
-                effects += self._fail(request, 502, f"its worker is gone, and it was tried {_times(request.tries)}")
+                reason = f"its worker is gone, and it was tried {_times(request.tries)}"
+                effects += self._fail(request, "lost", 502, reason)
+            request.worker = request.parts = None
+            if not repeatable:
                 continue
             service.counts["retried"] += 1
             worker = service.take_worker(request, first=True)
@@ -477,7 +491,8 @@ class MajordomoService:
         request.size = size = len(body[0]) if len(body) == 1 else sum(map(len, body))
         if service.waiting >= service.max_waiting or service.queue_bytes + size > service.max_bytes:
             service.counts["refused"] += 1
-            return self._fail(request, 429, "too many requests wait for this service")
+            self._now = now
+            return self._fail(request, "refused", 429, "too many requests wait for this service")
         due = now + service.expiry
         if service.simple:
             service.waiting += 1
@@ -562,6 +577,8 @@ class MajordomoService:
         service.replies += 1
         if request.parts is not None:
             body = (*request.parts.frames, *body)
+        if self._telling is not None:
+            self._telling.answered(request, worker, body, now)
         if request.inside is not None:
             request.done = True
             return [*request.inside(body, now), *self._give(worker, now)]
@@ -583,6 +600,8 @@ class MajordomoService:
     def _part(self, request: Request, said: Said) -> Iterable[Effect]:
         if request.done:
             return ()
+        if self._telling is not None and (request.part is not None or request.dialect is not MDP01):
+            request.passed_on += sum(map(len, said.body))
         if request.part is not None:
             request.streamed = True
             return request.part(said.body)
@@ -594,7 +613,7 @@ class MajordomoService:
         request.parts.add(said.body)
         if request.parts.size > self._settings.max_message:
             request.service.counts["failed"] += 1
-            return self._fail(request, 500, "its parts are too many to be put together")
+            return self._fail(request, "error", 500, "its parts are too many to be put together")
         return ()
 
     def _worker_failed(self, worker: Worker, request: Request, said: Said, now: float) -> Iterable[Effect]:
@@ -606,7 +625,7 @@ class MajordomoService:
         counts["errors"] += 1
         code = int(said.options) if WORKER_CODES(said.options) else 500
         reason = bytes(said.body[0]).decode("utf-8", "replace")
-        return [*self._fail(request, code, reason), *self._give(worker, now)]
+        return [*self._fail(request, "error", code, reason), *self._give(worker, now)]
 
     def _finish(self, request: Request) -> None:
         request.done = True
@@ -620,8 +639,10 @@ class MajordomoService:
                 heapify(self._timers)
                 self._timers_over = 0
 
-    def _fail(self, request: Request, code: int, reason: str) -> list[Effect]:
+    def _fail(self, request: Request, outcome: str, code: int, reason: str) -> list[Effect]:
         """Answer a request with an error, where its client's dialect has such a thing."""
+        if self._telling is not None:
+            self._telling.unanswered(request, outcome, self._now)
         request.parts = None
         self._finish(request)
         if request.inside is not None:
@@ -638,20 +659,20 @@ class MajordomoService:
             return []
         return [(SOCKET, (*worker.envelope, dialects.CANCEL, request.address))]
 
-    def _end(self, request: Request, counted: str, code: int, reason: str) -> list[Effect]:
+    def _end(self, request: Request, counted: str, outcome: str, code: int, reason: str) -> list[Effect]:
         """End a request before its reply has come, wherever it is."""
         service = request.service
         service.counts[counted] += 1
-        effects = [*self._give_up(request), *self._fail(request, code, reason)]
+        effects = [*self._give_up(request), *self._fail(request, outcome, code, reason)]
         self._tidy(service)
         return effects
 
     def _time_over(self, request: Request) -> list[Effect]:
         where = "waited for a worker" if request.worker is None else "was worked on"
-        return self._end(request, "expired", 408, f"its time is over; it {where}")
+        return self._end(request, "expired", "timeout", 408, f"its time is over; it {where}")
 
     def _cancel(self, request: Request) -> list[Effect]:
-        return self._end(request, "cancelled", 410, "cancelled")
+        return self._end(request, "cancelled", "cancelled", 410, "cancelled")
 
     def _sweep(self, now: float) -> list[Effect]:
         """End the requests that have waited for too long."""
@@ -660,7 +681,7 @@ class MajordomoService:
             if service.next_due <= now:
                 reason = f"nobody took it within {service.expiry:g} s"
                 for request in service.expired(now):
-                    effects += self._end(request, "expired", 408, reason)
+                    effects += self._end(request, "expired", "timeout", 408, reason)
             if service.next_due == NEVER:
                 self._queues.pop(service, None)
         due = min((service.next_due for service in self._queues), default=NEVER)
@@ -676,7 +697,7 @@ class MajordomoService:
         effects: list[Effect] = []
         for request in found:
             effects += self._give_up(request)
-            self._fail(request, 410, "its client is gone")
+            self._fail(request, "cancelled", 410, "its client is gone")
             request.service.counts["abandoned"] += 1
             self._tidy(request.service)
         return effects

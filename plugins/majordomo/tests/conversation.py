@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import attrs
 
@@ -35,6 +36,7 @@ class Majordomo(Script):
 
     def __init__(self, **settings):
         super().__init__(make_service(**settings))
+        self.service.events = self.events = []
 
     # --- workers ---
 
@@ -162,8 +164,28 @@ def _is_beat(frames):
     return frames[1:] in ((b"", b"MDPW01", b"\x04"), (b"MDPW02", b"\x05"), (b"S0MW01", b"\x05"))
 
 
+def told(service):
+    """Insist that each request that is over was told, if anybody observes."""
+    if service.events is None:
+        return
+    tables = [event[0].table(event) for event in service.events if event[0].name == "rpc"]
+    outcomes = Counter(table["outcome"] for table in tables)
+    totals = service.totals()
+    assert outcomes["ok"] == totals["replies"]
+    assert outcomes["error"] + outcomes["lost"] == totals["errors"] + totals["failed"]
+    assert outcomes["timeout"] == totals["expired"]
+    assert outcomes["refused"] == totals["refused"]
+    assert outcomes["cancelled"] == totals["cancelled"] + totals["abandoned"]
+    assert all((table["peer"] is None) == (table["service_us"] is None) for table in tables)
+    # differences of times, whose parts of a microsecond are noise and are not stored
+    assert all(int(table["queue_us"] or 0) >= 0 and int(table["service_us"] or 0) >= 0 for table in tables)
+    came, went = (sum(event[0].name == kind for event in service.events) for kind in ("join", "leave"))
+    assert came - went == len(service._workers)
+
+
 def conserved(service):
     """Insist that of each service's requests all are accounted for, and that nothing is left behind."""
+    told(service)
     for each in service._services.values():
         waiting = list(each.all_waiting())
         there = [*each.workers.values(), *each.draining.values()]

@@ -538,14 +538,43 @@ def test_searches_and_downloads_are_told_to_whoever_observes(talk):
     talk.extended("c", "fetch", "f", "tune.ogg", wire.number(4), wire.number(4))
     talk.extended("c", "fetch", "f", "été.flac", bytes(8), wire.number(2))
     talk.extended("c", "bye", "t")
-    searched = {"server": "me", "ms": 0.0}
-    assert [(event.kind, dict(event.data)) for event in events] == [
-        ("song_search", {**searched, "song": "tune.ogg", "outcome": "hit"}),
+    searched = {"peer": HERE, "subject": None, "text": None, "service_us": 0}
+    assert [(kind.name, kind.table((kind, now, *values))) for kind, now, *values in events] == [
+        ("song_search", {**searched, "subject": "tune.ogg", "outcome": "hit"}),
         ("song_search", {**searched, "text": "nowhere", "outcome": "miss"}),
         ("song_search", {**searched, "text": "No Such Album", "outcome": "miss"}),
-        ("song_download", {"server": "me", "song": "tune.ogg", "bytes": 8, "complete": True}),
-        ("song_download", {"server": "me", "song": "été.flac", "bytes": 2, "complete": False}),
+        ("song_download", {"peer": HERE, "subject": "tune.ogg", "bytes": 8, "outcome": "ok"}),
+        ("song_download", {"peer": HERE, "subject": "été.flac", "bytes": 2, "outcome": "broken"}),
     ]
+    assert all(event[1] == talk.now for event in events)
+
+
+def test_it_is_told_where_what_was_found_is(talk):
+    talk.join("k", "kid", 7000)
+    events = talk.service.events = []
+
+    def outcomes():
+        told = [(event[0].table(event)["outcome"], event[0].table(event)["service_us"]) for event in events]
+        events.clear()
+        return told
+
+    talk.feed("clients", "c", "ZMQ01", "search", "1", json.dumps({"name": "far.ogg"}))
+    talk.sleep(0.25)
+    talk.tell("k", "found", [["1", [hit("far.ogg", "tcp://127.0.0.1:7000")], True]])
+    assert outcomes() == [("found", 250_000)]
+    talk.extended("c", "search", "2", {"name": "far.ogg"})
+    assert outcomes() == [("cached", 0)]
+    for number in ("3", "4"):  # the second time, the cache says that nobody has it
+        talk.feed("clients", "c", "ZMQ01", "search", number, json.dumps({"name": "lost.ogg"}))
+        talk.tell("k", "found", [[number, [], True]])
+    assert outcomes() == [("miss", 0), ("miss", 0)]
+    for number in ("5", "6"):  # the second time, the cache knows of another holder as well
+        talk.feed("clients", "c", "ZMQ01", "search", number, json.dumps({"name": "tune.ogg"}))
+        talk.tell("k", "found", [[number, [hit("tune.ogg", "tcp://127.0.0.1:7000")], True]])
+    assert [outcome for outcome, _ in outcomes()] == ["hit", "hit"]
+    talk.feed("clients", "c", "ZMQ01", "search", "7", json.dumps({"text": "nowhere", "timeout_ms": 100}))
+    talk.sleep(1.0)
+    assert [outcome for outcome, _ in outcomes()] == ["timeout"]
 
 
 def samples():

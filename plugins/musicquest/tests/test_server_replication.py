@@ -13,6 +13,7 @@ from scale0_musicquest.server.replication import Demand
 from .server_world import Talk, World, endpoint, holders, sha256
 
 SONG = bytes(range(256)) * 20
+HERE = "tcp://127.0.0.1:5556"
 THERE = "tcp://127.0.0.1:7000"
 
 
@@ -114,9 +115,9 @@ def test_an_offer_is_pulled_verified_and_served(talk):
     assert answer_fetches(talk) == 5
     song = talk.service.library.get("far.ogg")
     assert (song.replica, song.title, song.artist) == (True, "Far", "Away")
-    assert [dict(event.data) for event in events if event.kind == "song_replica"] == [
-        {"server": "me", "song": "far.ogg", "from": THERE, "cause": "popular"}
-    ]
+    (event,) = [event for event in events if event[0].name == "song_replica"]
+    told = {"peer": HERE, "subject": "far.ogg", "source": THERE, "outcome": "popular", "bytes": len(SONG)}
+    assert event[0].table(event) == told
     told = json.loads(talk.extended("c", "stat", "t", "far.ogg")[1])
     assert told["replica"]
     *_, part = talk.extended("c", "fetch", "t", "far.ogg", bytes(8), wire.number(10_000))

@@ -208,11 +208,8 @@ def test_nothing_is_sent_to_a_client_that_has_left(tmp_path):
 
 
 def downloads(events):
-    return [
-        (event.data["song"], event.data["bytes"], event.data["complete"])
-        for event in events
-        if event.kind == "song_download"
-    ]
+    told = [event[0].table(event) for event in events if event[0].name == "song_download"]
+    return [(one["subject"], one["bytes"], one["outcome"] == "ok") for one in told]
 
 
 def test_a_download_shared_by_two_holders_is_told_by_both(tmp_path):

@@ -114,7 +114,7 @@ class Pulls:
         library: Library,
         shelf: Shelf,
         own_endpoint: Callable[[], str],
-        taken: Callable[[Replica], None],
+        taken: Callable[[Replica, float], None],
         evicted: Callable[[list[str]], None],
     ) -> None:
         self.counts = Counts()
@@ -297,7 +297,7 @@ class Pulls:
 
     def _finished(self, pull: Pull, song: Any, now: float) -> list[Effect]:
         self.counts.taken += 1
-        self._taken(Replica(song, pull.source, pull.cause))
+        self._taken(Replica(song, pull.source, pull.cause), now)
         return self._end(pull)
 
     def _fail(self, pull: Pull, why: str, now: float) -> list[Effect]:

@@ -36,13 +36,16 @@ MOST_SEEN = 100_000
 SEEN_SECONDS = 60.0
 
 Key: TypeAlias = tuple[str, str]
-Told: TypeAlias = Callable[["Search", str, float], None]
+Told: TypeAlias = Callable[["Search", float], None]
 
 
 class Search:
     """One search under way. ``asker`` is a neighbour, or the message of a client; None when only the cache asks."""
 
-    __slots__ = ("asker", "complete", "deadline", "fresh", "hits", "hops", "pending", "query", "started", "uuid")
+    __slots__ = (
+        "asker", "cached", "complete", "deadline", "fresh", "here", "hits", "hops", "pending", "query", "started",
+        "uuid",
+    )  # fmt: skip
 
     def __init__(
         self, uuid: str, query: Query, asker: Neighbour | wire.Message | None, now: float, deadline: float, hops: int
@@ -58,6 +61,23 @@ class Search:
         self.complete = True
         self.fresh = False
         """Whether everybody is to be heard, also when something was found."""
+        self.here = False
+        """Whether this server holds a song of those that were found."""
+        self.cached = False
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, as events tell it."""
+        if self.here:
+            return "hit"
+        if self.hits:
+            return "cached" if self.cached else "found"
+        return "miss" if self.complete else "timeout"
+
+    def take_own(self, hits: Iterable[Hit]) -> None:
+        """Add what this server holds itself."""
+        self.take(hits)
+        self.here = bool(self.hits)
 
     def take(self, hits: Iterable[Hit]) -> None:
         """Add what somebody has found."""
@@ -157,9 +177,10 @@ class Searches:
             if entry is not None:
                 self.counts.cached += 1
                 search = Search(uuid, query, message, now, now, 0)
-                search.take(self._own(query, 0))
+                search.cached = True
+                search.take_own(self._own(query, 0))
                 search.take(entry.hits)
-                return self._answer(search, "cached", now)
+                return self._answer(search, now)
         if len(self._open) >= self._settings.max_searches:
             self.counts.refused += 1
             return [(SOCKET, wire.error(message, 429, "too many searches are under way; try again later"))]
@@ -213,7 +234,7 @@ class Searches:
 
     def _begin(self, search: Search, source: Neighbour | None, now: float) -> list[Effect]:
         query = search.query
-        search.take(self._own(query, search.hops))
+        search.take_own(self._own(query, search.hops))
         left_ms = int((search.deadline - now) * 1000 * PASSED_ON) - MARGIN_MS
         effects: list[Effect] = []
         if left_ms > 0 and search.hops < MAX_HOPS:
@@ -297,16 +318,15 @@ class Searches:
             return []
         if search.hits:
             self.counts.found += 1
-            return self._answer(search, "hit", now)
-        if search.complete:
+        elif search.complete:
             self.counts.not_found += 1
-            return self._answer(search, "miss", now)
-        self.counts.timed_out += 1
-        return self._answer(search, "timeout", now)
+        else:
+            self.counts.timed_out += 1
+        return self._answer(search, now)
 
-    def _answer(self, search: Search, outcome: str, now: float) -> list[Effect]:
+    def _answer(self, search: Search, now: float) -> list[Effect]:
         """Answer a client."""
-        self._told(search, outcome, now)
+        self._told(search, now)
         message = search.asker
         assert isinstance(message, wire.Message)
         hits = search.best()
@@ -319,7 +339,7 @@ class Searches:
 
         def written(rows: list[Any]) -> bytes:
             complete = search.complete and len(rows) == len(hits)
-            told = {"hits": rows, "complete": complete, "cached": outcome == "cached", "suggestions": suggestions}
+            told = {"hits": rows, "complete": complete, "cached": search.cached, "suggestions": suggestions}
             return wire.to_json(told)
 
         return [(SOCKET, wire.answer(message, wire.FOUND, fitting([hit.to_json() for hit in hits], written)))]

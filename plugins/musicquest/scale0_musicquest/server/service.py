@@ -12,7 +12,18 @@ from typing import Any, ClassVar
 
 import attrs
 
-from scale0_core.api import Connect, Disconnect, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
+from scale0_core.api import (
+    Connect,
+    Disconnect,
+    Effect,
+    Endpoint,
+    Event,
+    Frames,
+    JobResult,
+    SocketKind,
+    events,
+    get_logger,
+)
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
@@ -137,7 +148,7 @@ class MusicServer:
         """Take note that somebody cannot be reached."""
         if socket == CLIENTS:
             if reason == "EHOSTUNREACH":
-                self.uploads.leave(bytes(frames[0]))
+                self.uploads.leave(bytes(frames[0]), now)
             else:
                 self.uploads.dropped(bytes(frames[0]), now)
             return ()
@@ -207,7 +218,7 @@ class MusicServer:
         return [(CLIENTS, wire.answer(message, wire.HUGZ))]
 
     def _bye(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        self.uploads.leave(client.peer)
+        self.uploads.leave(client.peer, now)
         return [(CLIENTS, wire.answer(message, wire.BYE))]
 
     def _search(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
@@ -441,12 +452,12 @@ class MusicServer:
     def _holder(self, hops: int, replica: bool) -> Holder:
         return Holder(self.links.endpoint, self.uploads.load, hops, replica)
 
-    def _searched(self, search: Search, outcome: str, now: float) -> None:
+    def _searched(self, search: Search, now: float) -> None:
         if self.events is not None:
             query = search.query
-            key, what = ("song", query.name) if query.is_exact else ("text", _wanted(query))
-            ms = round((now - search.started) * 1000, 3)
-            self.events.append(Event("song_search", {"server": self.ident, key: what, "outcome": outcome, "ms": ms}))
+            song, text = (query.name, None) if query.is_exact else (None, _wanted(query))
+            took = round((now - search.started) * 1_000_000)
+            self.events.append((events.SONG_SEARCH, now, self.links.endpoint, song, text, search.outcome, took))
 
     def _started(self, song: Song, now: float) -> list[Effect]:
         """Take note that a download has begun; what is wanted too often is offered to the neighbours."""
@@ -468,12 +479,11 @@ class MusicServer:
         for watch in self._watches:
             watch.soon(now)
 
-    def _downloaded(self, download: Downloaded) -> None:
+    def _downloaded(self, download: Downloaded, now: float) -> None:
         if self.events is not None:
             name, sent, complete = download
-            self.events.append(
-                Event("song_download", {"server": self.ident, "song": name, "bytes": sent, "complete": complete})
-            )
+            outcome = "ok" if complete else "broken"
+            self.events.append((events.SONG_DOWNLOAD, now, self.links.endpoint, name, outcome, sent))
 
     def _evicted(self, names: list[str]) -> None:
         """Take note that replicas had to go for another."""
@@ -482,13 +492,13 @@ class MusicServer:
             if song is not None and song.replica:
                 self._changed([], [name])
 
-    def _replicated(self, replica: Replica) -> None:
+    def _replicated(self, replica: Replica, now: float) -> None:
         song = replica.song
         self._take_in(song)
         LOG.info("a song of another server is served here as well", song=song.name, source=replica.source)
         if self.events is not None:
-            told = {"server": self.ident, "song": song.name, "from": replica.source, "cause": replica.cause}
-            self.events.append(Event("song_replica", told))
+            told = self.links.endpoint, song.name, replica.source, replica.cause, song.size
+            self.events.append((events.SONG_REPLICA, now, *told))
 
     def _take_in(self, song: Song) -> None:
         self.library.add(song)

@@ -113,7 +113,7 @@ class Uploads:
         self,
         settings: MusicServerSettings,
         started: Callable[[Song, float], list[Effect]],
-        ended: Callable[[Downloaded], None],
+        ended: Callable[[Downloaded, float], None],
         missing: Callable[[str, float], None],
     ) -> None:
         self.counts = Counts()
@@ -149,14 +149,14 @@ class Uploads:
         client.heard = now
         return client
 
-    def leave(self, peer: bytes) -> None:
+    def leave(self, peer: bytes, now: float) -> None:
         """Forget a client, and what it waits for."""
         client = self.clients.pop(peer, None)
         if client is None:
             return
         client.waiting.clear()
         for name in list(client.downloads):
-            self._break_off(client, name)
+            self._break_off(client, name, now)
 
     def slow(self, peer: bytes, now: float) -> None:
         """Note that a client's queue is full: more is read for it when that has not been so for a moment."""
@@ -186,7 +186,7 @@ class Uploads:
             if now - client.heard >= self._silence and not client.waiting and not client.reading
         ]
         for peer in silent:
-            self.leave(peer)
+            self.leave(peer, now)
         self._look_due = now + self._settings.heartbeat if self.clients else float("inf")
 
     # --- fetches ------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Uploads:
         if isinstance(part, bytes):
             self.counts.chunks += 1
             self.counts.bytes += len(part)
-            self._note_sent(client, fetch, len(part))
+            self._note_sent(client, fetch, len(part), now)
             return [self._data(fetch.message, fetch.offset, part)]
         if isinstance(part, SongMissingError):
             self._missing(fetch.song.name, now)
@@ -283,14 +283,14 @@ class Uploads:
         if beyond or fetch.source.adverts or (fetch.offset and song.name in downloads):
             return []
         if song.name in downloads:  # from the beginning once more
-            self._break_off(client, song.name)
+            self._break_off(client, song.name, now)
         elif len(downloads) >= MOST_FOLLOWED:
-            self._break_off(client, next(iter(downloads)))
+            self._break_off(client, next(iter(downloads)), now)
         downloads[song.name] = 0
         self.counts.downloads += 1
         return self._started(song, now)
 
-    def _note_sent(self, client: Client, fetch: Fetch, size: int) -> None:
+    def _note_sent(self, client: Client, fetch: Fetch, size: int, now: float) -> None:
         """Follow a download to its end."""
         song, downloads = fetch.song, client.downloads
         if fetch.source.adverts or song.name not in downloads:
@@ -298,12 +298,12 @@ class Uploads:
         downloads[song.name] += size
         if fetch.offset + size >= song.size and (size or not song.size):
             self.counts.whole += 1
-            self._ended(Downloaded(song.name, downloads.pop(song.name), complete=True))
+            self._ended(Downloaded(song.name, downloads.pop(song.name), complete=True), now)
 
-    def _break_off(self, client: Client, name: str) -> None:
+    def _break_off(self, client: Client, name: str, now: float) -> None:
         sent = client.downloads.pop(name)
         if sent:
-            self._ended(Downloaded(name, sent, complete=False))
+            self._ended(Downloaded(name, sent, complete=False), now)
 
 
 def _next_batch(waiting: deque[Fetch | Refusal]) -> list[Fetch | Refusal]:

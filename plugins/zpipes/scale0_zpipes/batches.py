@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from struct import Struct, error
 
 _LENGTH = Struct(">I")
@@ -57,3 +60,15 @@ def unpack_numbered(batch: bytes) -> Iterator[tuple[int, bytes]]:
         if offset > len(view):
             raise BatchError("the last chunk of the batch is cut off")
         yield number, bytes(view[offset - length : offset])
+
+
+def pack_columns(numbers: Iterable[int], chunks: Sequence[bytes]) -> tuple[bytes, bytes, bytes]:
+    """Put chunks with their numbers into three frames, as ROWS gives them: numbers, offsets, bytes."""
+    ends = accumulate(map(len, chunks), initial=0)
+    return _little(array("q", numbers)), _little(array("i", ends)), b"".join(chunks)
+
+
+def _little(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()

@@ -110,6 +110,7 @@ class Keeper:
             log = pipe.log = Log(state.chunks[0][0] if state.chunks else state.next_number, kept=True)
             log.chunks = dict(state.chunks)
             log.last = pipe.written
+            log.purged = state.purged
             log.groups = dict(state.groups)
             passed = log.groups.pop(NAMELESS, None)
             log.floor = min(log.groups.values(), default=0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from scale0_core.api import Frames
@@ -12,18 +14,26 @@ PRODUCER = b"\0\0PUT:"
 """In front of a writer's own id, so that it is nobody's routing id."""
 
 
+_STRIDE = 1024
+"""So many chunks are looked up at a time."""
+
+
 class Waiting:
     """A read that waits and is not a plain READ: it has a time limit, or wants many chunks."""
 
-    __slots__ = ("chunks", "envelope", "over", "size", "start")
+    __slots__ = ("chunks", "columns", "envelope", "over", "size", "start")
 
-    def __init__(self, envelope: Frames, chunks: int = 0, size: int = 0, start: int = 0) -> None:
+    def __init__(
+        self, envelope: Frames, chunks: int = 0, size: int = 0, start: int = 0, *, columns: bool = False
+    ) -> None:
         self.envelope = envelope
         self.chunks = chunks
         """How many chunks a FETCH wants; 0 for a READ."""
         self.size = size
         self.start = start
         """The number from which a group's FETCH wants chunks; 0 for the nameless group."""
+        self.columns = columns
+        """Whether it is a ROWS, which wants its answer in columns."""
         self.over = False
 
 
@@ -54,7 +64,9 @@ class Log:
     reader, if it is in use, and all groups are done with it.
     """
 
-    __slots__ = ("chunks", "fetching", "first", "floor", "groups", "kept", "last", "leases", "open", "passed", "taken")
+    __slots__ = (
+        "chunks", "fetching", "first", "floor", "groups", "kept", "last", "leases", "open", "passed", "purged", "taken",
+    )  # fmt: skip
 
     def __init__(self, first: int, *, kept: bool = False) -> None:
         self.kept = kept
@@ -73,6 +85,8 @@ class Log:
         """What the nameless reader is done with and a group is not."""
         self.passed = first - 1
         """The nameless reader is done with all up to this number."""
+        self.purged = 0
+        """The last number that was thrown away unread. Numbers that are missing behind it were never used."""
         self.leases: dict[bytes, float] = {}
         """Groups that are forgotten when they are not used, and the seconds until then."""
         self.fetching: list[Waiting] = []
@@ -94,16 +108,50 @@ class Log:
         self.groups[group] = acknowledged
         self.floor = min(self.groups.values())
 
-    def trim(self) -> list[tuple[int, int]]:
-        """Remove what all groups are done with; give the numbers and sizes."""
+    def trim(self) -> tuple[list[int], int]:
+        """Remove what all groups are done with; give the numbers, and the bytes that are free now."""
         floor = min(self.groups.values(), default=self.floor)
-        removed = []
-        for number in range(max(self.floor + 1, self.first), floor + 1):
-            if number in self.chunks and (not self.open or number in self.taken):
-                self.taken.discard(number)
-                removed.append((number, self._remove(number)))
+        passed = range(max(self.floor + 1, self.first), floor + 1)
+        if self.open:
+            numbers = [number for number in passed if number in self.taken and number in self.chunks]
+            self.taken.difference_update(numbers)
+        else:
+            numbers = [number for number in passed if number in self.chunks]
         self.floor = floor
-        return removed
+        return numbers, sum(map(self._remove, numbers))
+
+    def chosen(self, start: int, most: int, most_bytes: int) -> tuple[Sequence[int], list[bytes], int]:
+        """Give numbers and chunks from a number on, at least one if there is any, and the number after them."""
+        number = max(start, self.oldest(self.last + 1))
+        if len(self.chunks) == self.last + 1 - self.first:
+            chunks = self._row(number, min(number + most, self.last + 1), most_bytes)
+            return range(number, number + len(chunks)), chunks, number + len(chunks)
+        numbers: list[int] = []
+        chunks, size = [], 0
+        while number <= self.last and len(chunks) < most:
+            chunk = self.chunks.get(number)
+            if chunk is not None:
+                size += len(chunk)
+                if chunks and size > most_bytes:
+                    break
+                numbers.append(number)
+                chunks.append(chunk)
+            number += 1
+        return numbers, chunks, number
+
+    def _row(self, start: int, end: int, most_bytes: int) -> list[bytes]:
+        """Give chunks when none is missing; many at a time, since a reader asks for hundreds of thousands a second."""
+        chunks: list[bytes] = []
+        size = 0
+        for begin in range(start, end, _STRIDE):
+            some = list(map(self.chunks.__getitem__, range(begin, min(begin + _STRIDE, end))))
+            length = sum(map(len, some))
+            if size + length > most_bytes:
+                fit = bisect_right(list(accumulate(map(len, some), initial=size)), most_bytes) - 1
+                return chunks + some[:fit] if chunks or fit > 0 else some[:1]
+            size += length
+            chunks += some
+        return chunks
 
     def _remove(self, number: int) -> int:
         return len(self.chunks.pop(number))
@@ -126,9 +174,9 @@ class Pipe:
     """
 
     __slots__ = (
-        "blocked", "bytes", "depth", "fair", "gone_before", "heard", "lent", "links", "log", "looked", "made", "name",
-        "producers", "queue", "reader", "reads_others", "recovered", "turns", "waiting", "was_read", "writer",
-        "written", "wrote",
+        "blocked", "bytes", "came", "depth", "fair", "gone_before", "heard", "lease", "lent", "links", "log", "looked",
+        "made", "name", "producers", "queue", "reader", "reads_others", "recovered", "turns", "waiting",
+        "was_read", "writer", "written", "wrote",
     )  # fmt: skip
 
     def __init__(self, name: bytes, now: float) -> None:
@@ -136,11 +184,15 @@ class Pipe:
         self.made = now
         """When this broker made it, or found it on disk."""
         self.links = 0
+        self.lease = 0.0
+        """Seconds after which it is forgotten when nobody uses it, of a pipe that was opened for a time."""
         self.depth = 0
         """Chunks that are there, those lent to the reader included."""
         self.bytes = 0
         self.written = 0
         """The number of the last chunk that was written."""
+        self.came = 0
+        """Bytes that were written; those that took the short way count only while somebody observes."""
         self.recovered = 0
         """The number of the last chunk that was written before the broker started."""
         self.gone_before = 0
@@ -187,6 +239,25 @@ class Pipe:
             if self.turns is not None:
                 self.turns.append(writer)
         mine.append(item)
+
+    def push_all(self, writer: bytes, items: Iterable[Any]) -> None:
+        """Put many behind the others of their writer."""
+        some = iter(items)
+        for item in some:
+            self.push(writer, item)
+            mine = self.queue if self.fair is None else self.fair[writer]
+            if mine is not None:
+                mine.extend(some)
+
+    def pop_all(self) -> list[Any]:
+        """Take all, in the order in which ``pop`` gives them."""
+        if self.fair is None:
+            items, self.queue = list(self.queue or ()), None
+            return items
+        items = []
+        while self.readable:
+            items.append(self.pop())
+        return items
 
     def pop(self) -> Any:
         """Take the next chunk, or its number: what was given back first, then each writer in turn."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scale0_core.api import Effect, Frames, get_logger
 from scale0_zpipes.answers import PROBE, SOCKET, Refusal
-from scale0_zpipes.batches import pack_numbered
+from scale0_zpipes.batches import pack_columns, pack_numbered
 from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.pipe import Log, Pipe, Waiting
 from scale0_zpipes.stock import Stock
 from scale0_zpipes.timers import Timers
 
 LOG = get_logger("plugin.zpipes")
+
+MOST_IN_COLUMNS = 2**31 - 1
+"""Bytes that an answer in columns may have: its offsets have 4 bytes."""
 
 SETTLE_AFTER = 0.001
 """Seconds after which a chunk is known to be delivered: when it was sent, or came back, the same turn is still on."""
@@ -194,19 +197,13 @@ class Readers:
         return [self._batch_for_group(log, read) for read in ready]
 
     def _batch_for_group(self, log: Log, read: Waiting) -> Effect:
-        chosen: list[tuple[int, bytes]] = []
-        size = 0
         most = min(read.size, self._stock.settings.max_message)
-        number = max(read.start, log.oldest(log.last + 1))
-        while number <= log.last and len(chosen) < read.chunks:
-            chunk = log.chunks.get(number)
-            if chunk is not None:
-                size += len(chunk)
-                if chosen and size > most:
-                    break
-                chosen.append((number, chunk))
-            number += 1
-        return (SOCKET, (*read.envelope, b"BATCH", b"%d" % number, pack_numbered(chosen)))
+        if read.columns:
+            numbers, chunks, following = log.chosen(read.start, read.chunks, min(most, MOST_IN_COLUMNS))
+            return rows_answer(read, following, numbers, chunks)
+        numbers, chunks, following = log.chosen(read.start, read.chunks, most)
+        batch = pack_numbered(zip(numbers, chunks, strict=True))
+        return (SOCKET, (*read.envelope, b"BATCH", b"%d" % following, batch))
 
     def _lend(self, pipe: Pipe, read: Waiting) -> Effect:
         if pipe.lent is None:
@@ -276,6 +273,8 @@ class Readers:
         read.over = True
         if read.start and pipe.log is not None:
             pipe.log.fetching.remove(read)
+            if read.columns:
+                return rows_answer(read, read.start, (), ())
             return (SOCKET, (*read.envelope, b"BATCH", b"%d" % read.start, b""))
         if pipe.waiting:
             pipe.waiting.remove(read)
@@ -368,6 +367,14 @@ class Readers:
         self._returned[pipe] = place + 1
         pipe.give_back((item,), place)
         return pipe
+
+
+def rows_answer(read: Waiting, following: int, numbers: Sequence[int], chunks: Sequence[bytes]) -> Effect:
+    """Answer a ROWS."""
+    if len(chunks) == 1 and len(chunks[0]) > MOST_IN_COLUMNS:
+        refusal = Refusal(413, f"chunk {numbers[0]} has more than {MOST_IN_COLUMNS} bytes; FETCH gives it")
+        return (SOCKET, (*read.envelope, *refusal.frames))
+    return (SOCKET, (*read.envelope, b"ROWS", b"%d" % following, *pack_columns(numbers, chunks)))
 
 
 def envelope_of(read: Frames | Waiting) -> Frames:

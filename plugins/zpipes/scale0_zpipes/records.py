@@ -56,7 +56,15 @@ class Dropped(NamedTuple):
     pipe: bytes
 
 
-Record: TypeAlias = Stored | Removed | Acked | GroupDropped | Purged | Dropped
+class Wrote(NamedTuple):
+    """At the beginning of a segment: the last number of a writer."""
+
+    pipe: bytes
+    writer: bytes
+    writer_number: int
+
+
+Record: TypeAlias = Stored | Removed | Acked | GroupDropped | Purged | Dropped | Wrote
 
 
 class Opening(NamedTuple):
@@ -71,15 +79,7 @@ class Known(NamedTuple):
     next_number: int
 
 
-class Wrote(NamedTuple):
-    """At the beginning of a segment: the last number of a writer."""
-
-    pipe: bytes
-    writer: bytes
-    writer_number: int
-
-
-AnyRecord: TypeAlias = Record | Opening | Known | Wrote
+AnyRecord: TypeAlias = Record | Opening | Known
 
 
 _STORED: Final = Struct(">BBBIQQ")  # kind, lengths of pipe, writer and chunk, number, writer's number

@@ -20,6 +20,8 @@ class RecoveredPipe:
     chunks: list[tuple[int, bytes]]
     groups: dict[bytes, int]
     writers: dict[bytes, int]
+    purged: int = 0
+    """The last number that was thrown away unread."""
 
 
 @attrs.frozen
@@ -65,7 +67,7 @@ class Reading:
         pipes = {}
         for name, pipe in self.index.pipes.items():
             chunks = sorted(self._chunks.get(name, {}).items())
-            pipes[name] = RecoveredPipe(pipe.next_number, chunks, dict(pipe.groups), dict(pipe.writers))
+            pipes[name] = RecoveredPipe(pipe.next_number, chunks, dict(pipe.groups), dict(pipe.writers), pipe.first - 1)
         return Recovered(pipes, self.problems, self.lost)
 
     def _read_segment(self, sequence: int, *, is_last: bool) -> Segment | None:

@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, SocketKind, get_logger
+from scale0_core.api import KIB, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
+from scale0_zpipes.activity import Activity
 from scale0_zpipes.answers import (
     OK,
     PONG,
@@ -29,6 +30,7 @@ from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.pipe import BlockedWrite, Log, Pipe, Waiting
 from scale0_zpipes.readers import Readers, use_nameless
 from scale0_zpipes.settings import ZpipesSettings
+from scale0_zpipes.staging import MAX_MOVED, Staging
 from scale0_zpipes.stock import Stock, group_of
 from scale0_zpipes.streams import Streams
 from scale0_zpipes.writers import Writers
@@ -78,6 +80,7 @@ class ZpipesService:
         self._keeper = Keeper(self._stock, settings.durable, journal)
         self._readers = Readers(self._stock, self._keeper)
         self._writers = Writers(self._stock, self._keeper, self._readers)
+        self._staging = Staging(self._stock, self._keeper, self._writers, self._forget)
         self._streams = Streams(
             timeout=settings.binary_timeout, max_buffered=settings.max_pipe_bytes, max_total=settings.max_bytes
         )
@@ -85,10 +88,26 @@ class ZpipesService:
         """Requests that came before the pipes on disk were known."""
         self._leases: dict[tuple[Pipe, bytes], float] = {}
         """Groups with a lease, and when it ends."""
+        self._activity: Activity | None = None
+        """Tells how pipes are used, while somebody observes."""
         self._sweep: list[bytes] = []
         times = [seconds for seconds in (settings.expire, settings.expire_empty) if seconds]
         self._sweep_every = max(0.1, min(times) / 10) if times else NEVER
         self._sweep_due = 0.0 if times else NEVER
+
+    @property
+    def events(self) -> list[Event] | None:
+        """What happened since the last turn, or None while nobody observes."""
+        return None if self._activity is None else self._activity.events
+
+    @events.setter
+    def events(self, events: list[Event] | None) -> None:
+        self._activity = None if events is None else Activity(events)
+        self._streams.observe(self._activity)
+        if events is None:
+            self.__dict__.pop("receive", None)
+        else:  # whoever does not observe does not pay for it, not even for the question
+            self.receive = self._receive_observed  # type: ignore[method-assign]
 
     # --- what the core calls ------------------------------------------------------------------------------------------
 
@@ -164,6 +183,23 @@ class ZpipesService:
                 return self._streams.receive(frames[0], frame, now)
         return self._other(frames, now)
 
+    def _receive_observed(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take one request, and note which pipe is concerned."""
+        if len(frames) > 1 and self._activity is not None and memoryview(frames[1])[:2] == SIGNATURE:
+            replies = self._streams.receive_observed(frames[0], bytes(frames[1]), now)
+            self._activity.streams_used(now)
+            return replies
+        place = 2 if len(frames) > 1 and len(frames[1]) else 3
+        pipe = self._pipes.get(frames[place]) if len(frames) > place else None
+        if pipe is None or self._activity is None:
+            return ZpipesService.receive(self, socket, frames, now)
+        self._activity.watch(pipe, now)
+        written, came = pipe.written, pipe.came
+        effects = ZpipesService.receive(self, socket, frames, now)
+        if pipe.written != written and pipe.came == came and frames[1] == b"WRITE":
+            pipe.came += len(frames[3])  # it took the short way
+        return effects
+
     def _other(self, frames: Frames, now: float) -> list[Effect]:
         if len(frames) > 2 and len(frames[1]) > 1 and memoryview(frames[1])[:2] == SIGNATURE:
             return list(self._streams.receive(frames[0], bytes(frames[1]), now))  # further frames are ignored
@@ -179,8 +215,12 @@ class ZpipesService:
             due = min(due, readers.due)
         if writers.timers:
             due = min(due, writers.due)
+        if self._staging.opened:
+            due = min(due, self._staging.due)
         if self._leases:
             due = min(due, *self._leases.values())
+        if self._activity is not None:
+            due = min(due, self._activity.due)
         stream = self._streams.next_deadline()
         if stream is not None and stream < due:
             return stream
@@ -195,13 +235,21 @@ class ZpipesService:
         effects += self._keeper.on_deadline(now)
         if self._sweep_due <= now:
             effects += self._expire(now)
+        if self._staging.opened:
+            effects += self._staging.on_deadline(now)
         if self._leases and min(self._leases.values()) <= now:
             effects += self._end_leases(now)
         effects += self._writers.unblock(now)
+        if self._activity is not None:
+            self._activity.streams_used(now)
+            if self._activity.due <= now:
+                self._activity.on_deadline(now)
         return effects
 
     def on_stop(self, now: float) -> Iterable[Effect]:
         """Tell the disk what was read."""
+        if self._activity is not None:
+            self._activity.stop(now)
         return [*self._settle(now, at_once=True), *self._keeper.tell([])]
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
@@ -232,7 +280,10 @@ class ZpipesService:
         peer = frames[0]
         is_binary = len(frames) == 2 and memoryview(frames[1])[:2] == SIGNATURE
         if is_binary and (self._streams.knows(peer) or not self._readers.knows(frames, now)):
-            return self._streams.undelivered(peer, bytes(frames[1]), reason == "EHOSTUNREACH", now)
+            replies = self._streams.undelivered(peer, bytes(frames[1]), reason == "EHOSTUNREACH", now)
+            if self._activity is not None:
+                self._activity.streams_used(now)
+            return replies
         if is_chunk(frames) and self._readers.knows(frames, now):
             pipe = self._readers.take_back(frames, now)
             if pipe is not None:
@@ -271,6 +322,9 @@ class ZpipesService:
     def _open(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         name = name_in(arguments[0])
         pipe = self._pipes.get(name)
+        if len(arguments) > 1:
+            self._staging.open(name, patience_in(arguments[1]), now)
+            return [(SOCKET, (*envelope, OK))]
         if pipe is None:
             pipe = self._stock.make(name, now)
             if self._keeper.keeps(name):
@@ -306,6 +360,13 @@ class ZpipesService:
         write = BlockedWrite(envelope, chunks, sum(map(len, chunks)), producer, first)
         return self._writers.admit(pipe, write, patience, now)
 
+    def _move(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        pipe, writer = self._stock.pipe(arguments[0]), bytes(arguments[1])
+        number = number_in(arguments[2], "the number of the move")
+        if not 1 <= len(writer) <= MAX_PRODUCER or not number:
+            raise Refusal(400, f"a writer's id has 1 to {MAX_PRODUCER} bytes, and its moves are counted from 1")
+        return self._staging.move(pipe, BlockedWrite(envelope, [], 0, writer, number), arguments[3:], now)
+
     def _read(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe = self._stock.pipe(arguments[0])
         patience = patience_in(arguments[1]) if len(arguments) > 1 else None
@@ -317,7 +378,12 @@ class ZpipesService:
         read = envelope if patience is None else Waiting(envelope)
         return [*effects, *self._readers.wait(pipe, read, patience, now)]
 
-    def _fetch(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+    def _rows(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        if not len(arguments[1]):
+            raise Refusal(400, "ROWS is for groups with a name")
+        return self._fetch(envelope, arguments, now, columns=True)
+
+    def _fetch(self, envelope: Frames, arguments: Frames, now: float, *, columns: bool = False) -> Iterable[Effect]:
         pipe, group = self._stock.pipe(arguments[0]), bytes(arguments[1])
         chunks = max(1, number_in(arguments[3], "the number of chunks", MAX_FETCHED))
         size = number_in(arguments[4], "the number of bytes")
@@ -332,7 +398,10 @@ class ZpipesService:
         start = number_in(arguments[2], "the number to begin with")
         if start <= acknowledged:
             raise Refusal(410, f"the group has acknowledged all up to {acknowledged}")
-        return self._readers.wait_for_group(pipe, log, Waiting(envelope, chunks, size, start), patience, now)
+        if columns and start <= log.purged:
+            raise Refusal(410, f"all up to {log.purged} was thrown away")
+        read = Waiting(envelope, chunks, size, start, columns=columns)
+        return self._readers.wait_for_group(pipe, log, read, patience, now)
 
     def _ack(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe, group = self._stock.pipe(arguments[0]), bytes(arguments[1])
@@ -392,10 +461,10 @@ class ZpipesService:
                 if pipe.log is not None and group in pipe.log.leases and self._pipes.get(pipe.name) is pipe:
                     LOG.info("a group that nobody used is forgotten", pipe=pipe.name, group=group)
                     self._without(pipe, pipe.log, group)
-                    removed = pipe.log.trim()
-                    for number, size in removed:
-                        self._stock.account(pipe, -1, -size)
-                        if pipe.log.kept:
+                    removed, size = pipe.log.trim()
+                    self._stock.account(pipe, -len(removed), -size)
+                    if pipe.log.kept:
+                        for number in removed:
                             self._keeper.removed(pipe, number, now)
                     effects += self._forget_if_unused(pipe, now)
         return effects
@@ -428,18 +497,19 @@ class ZpipesService:
         self, pipe: Pipe, log: Log, envelope: Frames, records: list[Record], says: Frames = SAYS_OK
     ) -> list[Effect]:
         """Remove what no group needs any more, and answer; of a durable pipe when that is on disk."""
-        removed = log.trim()
-        for _, size in removed:
-            self._stock.account(pipe, -1, -size)
+        removed, size = log.trim()
+        self._stock.account(pipe, -len(removed), -size)
         if not log.kept:
             return [(SOCKET, (*envelope, *says))]
         if removed:
-            records.append(Removed(pipe.name, [number for number, _ in removed]))
+            records.append(Removed(pipe.name, removed))
         return self._keeper.tell(records, when_safe(envelope, says))
 
     def _purge(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe = self._stock.pipe(arguments[0])
         log = pipe.log
+        if self._activity is not None:
+            self._activity.leave(pipe, now)
         pipe.queue = pipe.fair = pipe.turns = pipe.lent = None
         if log is None:
             chunks, size = pipe.depth, pipe.bytes
@@ -447,6 +517,7 @@ class ZpipesService:
             chunks, size = len(log.chunks), sum(map(len, log.chunks.values()))
             log.chunks.clear()
             log.taken.clear()
+            log.purged = log.last
         self._stock.account(pipe, -chunks, -size)
         says = (OK, b"%d" % chunks)
         if log is not None and log.kept:
@@ -487,6 +558,8 @@ class ZpipesService:
         return self._forget(pipe, now)
 
     def _forget(self, pipe: Pipe, now: float) -> Iterable[Effect]:
+        if self._activity is not None:
+            self._activity.leave(pipe, now)
         del self._pipes[pipe.name]
         self._stock.account(pipe, -pipe.depth, -pipe.bytes)
         self._readers.leave(pipe, now)
@@ -547,12 +620,14 @@ class ZpipesService:
         }
 
     COMMANDS: ClassVar[Mapping[bytes, tuple[Method, int, int]]] = {
-        b"OPEN": (_open, 1, 1),
+        b"OPEN": (_open, 1, 2),
         b"CLOSE": (_close, 1, 1),
         b"WRITE": (_write, 2, 2),
         b"READ": (_read, 1, 2),
         b"PUT": (_put, 4, 5),
+        b"MOVE": (_move, 3, 3 + MAX_MOVED),
         b"FETCH": (_fetch, 6, 6),
+        b"ROWS": (_rows, 6, 6),
         b"ACK": (_ack, 3, 3),
         b"GROUP": (_make_group, 2, 4),
         b"UNGROUP": (_drop_group, 2, 2),

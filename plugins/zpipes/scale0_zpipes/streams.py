@@ -32,7 +32,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from scale0_core.api import KIB, MIB
 from scale0_zpipes import binary
@@ -67,6 +67,17 @@ Reply: TypeAlias = tuple[str, tuple[bytes, bytes]]
 
 Request: TypeAlias = tuple[bytes, Any, int]
 """A kind; a size (READ), a name (INPUT, OUTPUT) or a chunk (WRITE), as it is kept; and a timeout."""
+
+
+class Usage(Protocol):
+    """Notes how pipes are used."""
+
+    def wrote(self, name: bytes, size: int) -> None:
+        """Note a WRITE that was taken."""
+
+    def read(self, name: bytes, size: int) -> None:
+        """Note a READ that was answered with data."""
+
 
 Handler: TypeAlias = Callable[["Streams", bytes, Request, float, list[Reply]], bool]
 """Answers a request; false when what waits behind it is dropped."""
@@ -208,6 +219,7 @@ class Streams:
         self._alarms: list[tuple[float, int, _Reader | _Writer]] = []
         self._numbers = count()
         self.dropped = {"silent": 0, "gone": 0, "overrun": 0}
+        self._usage: Usage | None = None
 
     @property
     def clients(self) -> int:
@@ -247,6 +259,22 @@ class Streams:
         return rows
 
     # --- messages ---------------------------------------------------------------------------------------------------
+
+    def observe(self, usage: Usage | None) -> None:
+        """Have it noted how pipes are used, if messages come by ``receive_observed``."""
+        self._usage = usage
+
+    def receive_observed(self, peer: bytes, frame: bytes, now: float) -> Iterable[Reply]:
+        """Take a message as ``receive`` does. Who is not observed does not pay for it."""
+        replies = self.receive(peer, frame, now)
+        end = self._end(peer)
+        if type(replies) is tuple and replies and self._usage is not None and end is not None:
+            # it took the short way: a WRITE that is answered, perhaps with the READ that waited for it, or a READ
+            if frame[:3] == WRITE:
+                self._usage.wrote(end.name, len(frame) - AROUND)
+            if len(replies) == 2 or frame[:3] == READ:
+                self._usage.read(end.name, len(replies[-1][1][1]) - CHUNK.size)
+        return replies
 
     def receive(  # noqa: C901, PLR0912 (calls would cost more than the work)
         self, peer: bytes, frame: bytes, now: float
@@ -495,6 +523,8 @@ class Streams:
             return
         self._not_pending(writer)
         out.append(writer.ok)
+        if self._usage is not None:
+            self._usage.wrote(writer.name, size)
         if size:
             chunks = reader.chunks
             if chunks is None:
@@ -524,6 +554,8 @@ class Streams:
         """Take bytes out of a reader's buffer, as the READ_OK to send."""
         chunks, start = reader.chunks, reader.start
         assert chunks
+        if self._usage is not None:
+            self._usage.read(reader.name, size)
         reader.size -= size
         self._total -= size
         parts: list[bytes | memoryview] = [CHUNK.pack(READ_OK, size)]

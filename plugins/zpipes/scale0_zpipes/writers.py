@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from scale0_core.api import Effect, Frames, JobResult
 from scale0_zpipes.answers import OK, SOCKET, Refusal, disk_refused
@@ -11,6 +11,7 @@ from scale0_zpipes.journal import Record, Stored
 from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.pipe import BlockedWrite, Pipe
 from scale0_zpipes.readers import Readers
+from scale0_zpipes.records import Wrote
 from scale0_zpipes.stock import Stock
 from scale0_zpipes.timers import Timers
 
@@ -126,7 +127,41 @@ class Writers:
         if pipe.log is not None and pipe.log.kept:
             return self._store_on_disk(pipe, write, [bytes(chunk) for chunk in chunks])
         self._publish(pipe, write.writer, self._number(pipe, chunks))
-        return [*self._readers.serve(pipe, now), (SOCKET, _stored(pipe, write))]
+        return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
+
+    def store_move(self, pipe: Pipe, write: BlockedWrite, undo: Callable[[], None], now: float) -> list[Effect]:
+        """Put the chunks of a move, which has one number for all, into the pipe; ``undo`` if the disk refuses."""
+        before = (pipe.producers or {}).get(write.producer, 0)
+        _remember(pipe, write.producer, write.first)
+        pipe.wrote = now
+        if pipe.log is None or not pipe.log.kept:
+            self._publish(pipe, write.writer, self._number(pipe, write.chunks))
+            return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
+        numbered = self._number(pipe, [bytes(chunk) for chunk in write.chunks])
+        records: list[Record] = [
+            Stored(pipe.name, number, write.producer, write.first, chunk) for number, chunk in numbered
+        ]
+
+        def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
+            if result.error is None:
+                if self._stock.pipes.get(pipe.name) is pipe:
+                    self._publish(pipe, write.writer, numbered)
+                return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
+            if self._stock.pipes.get(pipe.name) is pipe:
+                self._stock.account(pipe, -len(numbered), -write.size)
+            if pipe.producers:
+                pipe.producers[write.producer] = min(pipe.producers.get(write.producer, before), before)
+            undo()
+            self._readers.emptied.append(pipe)
+            return [(SOCKET, self.outcome(pipe, write, result))]
+
+        return self._keeper.tell(records or [Wrote(pipe.name, write.producer, write.first)], on_disk)
+
+    def outcome(self, pipe: Pipe, write: BlockedWrite, result: JobResult) -> Frames:
+        """Answer a write when the disk has answered."""
+        if result.error is not None:
+            return (*write.envelope, *disk_refused(result.error).frames)
+        return stored(pipe, write)
 
     def _new_chunks(self, pipe: Pipe, write: BlockedWrite) -> list[bytes]:
         """Leave out what this writer has put before."""
@@ -136,30 +171,27 @@ class Writers:
         if write.first > known + 1:
             raise Refusal(409, f"the writer's chunk {known + 1} is missing")
         chunks = write.chunks[_known_before(pipe, write) :]
-        pipe.producers.pop(write.producer, None)
-        pipe.producers[write.producer] = max(known, write.first + len(write.chunks) - 1)
-        while len(pipe.producers) > MAX_PRODUCERS:
-            del pipe.producers[next(iter(pipe.producers))]
+        _remember(pipe, write.producer, max(known, write.first + len(write.chunks) - 1))
         return chunks
 
     def _number(self, pipe: Pipe, chunks: list[bytes]) -> list[tuple[int, bytes]]:
         first = pipe.written + 1
+        size = sum(map(len, chunks))
         pipe.written += len(chunks)
-        self._stock.account(pipe, len(chunks), sum(map(len, chunks)))
+        pipe.came += size
+        self._stock.account(pipe, len(chunks), size)
         return list(enumerate(chunks, first))
 
     def _publish(self, pipe: Pipe, writer: bytes, numbered: list[tuple[int, bytes]]) -> None:
         """Let readers see chunks that are accounted for already."""
         log = pipe.log
         if log is None:
-            for _, chunk in numbered:
-                pipe.push(writer, chunk)
-            return
-        for number, chunk in numbered:
-            log.chunks[number] = chunk
-            log.last = number
+            pipe.push_all(writer, (chunk for _, chunk in numbered))
+        elif numbered:
+            log.chunks.update(numbered)
+            log.last = numbered[-1][0]
             if log.open:
-                pipe.push(writer, number)
+                pipe.push_all(writer, (number for number, _ in numbered))
 
     def _store_on_disk(self, pipe: Pipe, write: BlockedWrite, chunks: list[bytes]) -> list[Effect]:
         numbered = self._number(pipe, chunks)
@@ -173,7 +205,7 @@ class Writers:
             if result.error is None:
                 if self._stock.pipes.get(pipe.name) is pipe:
                     self._publish(pipe, write.writer, numbered)
-                return [*self._readers.serve(pipe, now), (SOCKET, _stored(pipe, write))]
+                return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
             if self._stock.pipes.get(pipe.name) is pipe:
                 self._stock.account(pipe, -len(numbered), -sum(map(len, chunks)))
             if numbered and pipe.producers and write.producer in pipe.producers:
@@ -184,13 +216,23 @@ class Writers:
         return self._keeper.tell(records, on_disk)
 
 
+def _remember(pipe: Pipe, producer: bytes, number: int) -> None:
+    """Note the last number of a writer; when there are too many writers, the one silent for longest is forgotten."""
+    if pipe.producers is None:
+        pipe.producers = {}
+    pipe.producers.pop(producer, None)
+    pipe.producers[producer] = number
+    while len(pipe.producers) > MAX_PRODUCERS:
+        del pipe.producers[next(iter(pipe.producers))]
+
+
 def _known_before(pipe: Pipe, write: BlockedWrite) -> int:
     """Count the chunks of a write that its writer has put before."""
     known = (pipe.producers or {}).get(write.producer, write.first - 1)
     return max(0, known + 1 - write.first)
 
 
-def _stored(pipe: Pipe, write: BlockedWrite) -> Frames:
+def stored(pipe: Pipe, write: BlockedWrite) -> Frames:
     """Answer a write that is stored."""
     if not write.producer:
         return (*write.envelope, OK)

@@ -1,0 +1,1 @@
+"""The telemetry plugin of Scale0: events of all services, as Parquet files and in a pipe."""

@@ -1,0 +1,64 @@
+"""The table [plugin.telemetry] of broker.toml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs.validators import ge, gt
+
+from scale0_core.api import KIB, MIB, setting
+
+
+def _rates(_: Any, field: attrs.Attribute[Any], value: Mapping[str, float]) -> None:
+    wrong = [kind for kind, rate in value.items() if not 0.0 <= rate <= 1.0]
+    if wrong:
+        raise ValueError(f"'{field.name}' must have rates from 0 to 1, not {wrong[0]} = {value[wrong[0]]:g}")
+
+
+_ADDRESS = re.compile(r"(ipc|inproc)://.+|tcp://.+:[0-9]{1,5}")
+
+
+def _address(_: Any, field: attrs.Attribute[Any], value: str) -> None:
+    if not _ADDRESS.fullmatch(value):
+        raise ValueError(f"'{field.name}' must be an address, as in tcp://127.0.0.1:5560, not {value!r}")
+
+
+@attrs.frozen
+class TelemetrySettings:
+    """What an operator may set."""
+
+    files: bool = setting(True, "Write events into Parquet files.")
+    folder: str = setting("", "Where the files are; empty: telemetry in the broker's data folder.")
+    segment_bytes: int = setting(64 * MIB, "A file of this size is finished and the next one begun.", validator=ge(KIB))
+    segment_seconds: float = setting(
+        300.0, "A file of this age is finished; so many seconds of events a crash may cost.", validator=gt(0)
+    )
+    quota_bytes: int = setting(
+        1024 * MIB,
+        "Bytes of all files of this broker; the oldest are removed when there are more. 0: any.",
+        validator=ge(0),
+    )
+    pipe: str = setting("", "Name of a pipe to which events are published as Arrow streams; empty: none.")
+    pipe_address: str = setting(
+        "ipc://{runtime}/zpipes", "Where the pipe is: an address of the plugin zpipes, of this broker or another one.",
+        validator=_address,
+    )  # fmt: skip
+    pipe_buffer: int = setting(
+        16 * MIB,
+        "Bytes kept while the pipe takes none; beyond that, events are dropped and counted.",
+        validator=ge(KIB),
+    )
+    sampling: Mapping[str, float] = setting(
+        {}, "Which share of the events of a kind is kept, as in task = 0.1; all of those that are not named.",
+        validator=_rates,
+    )  # fmt: skip
+    load_interval: float = setting(
+        10.0, "Seconds between two events on the broker's load, and on what was dropped.", validator=ge(0.1)
+    )
+    max_queue: int = setting(
+        200_000, "Events that may wait for the thread that stores them; beyond that, they are dropped and counted.",
+        validator=ge(1),
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""The thread that stores events: the loop hands them over and goes on.
+
+Thread and loop share an interpreter, so the thread works in small pieces and lets the loop have its turn between them.
+"""
+# does I/O: a thread, the clock, files and a socket
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scale0_core.api import BatchReport, BrokerContext, Event, RunningBroker, events, get_logger
+from scale0_telemetry.columns import Columns, Turn
+from scale0_telemetry.load import Gauge, lost_events
+from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.segments import Limits, Segments
+from scale0_telemetry.settings import TelemetrySettings
+
+LOG = get_logger("plugin.telemetry")
+
+ROUND = 1.0
+"""Seconds after which the thread looks at what there is."""
+
+PIECE = 8192
+"""Events that are converted in one go: some milliseconds, in which the loop has to wait for the interpreter now and
+then. Smaller pieces cost more: each of some twenty calls gives the interpreter up and has to get it back. Larger ones
+do as well: what the loop made is no longer in the processor's cache."""
+
+EARLY = PIECE
+"""So many events wake it before."""
+
+PAUSE = 0.001
+"""Seconds of rest between two pieces."""
+
+STOP = 5.0
+"""Seconds that the broker waits at its end until all is stored."""
+
+STOP_PIPE = 2.0
+
+QUEUE, FAILED = "queue", "failed"
+"""Why events are lost."""
+
+_FIRST_DAY = datetime.date(1970, 1, 1)
+
+
+class Sink:
+    """Takes what turns of the loop tell, and stores it on a thread of its own."""
+
+    def __init__(self, settings: TelemetrySettings, context: BrokerContext, broker: RunningBroker) -> None:
+        self._settings = settings
+        epoch = time.time_ns() // 1000
+        self._columns = Columns(broker.name, epoch, settings.sampling)
+        self._segments: Segments | None = None
+        if settings.files:
+            folder = Path(settings.folder) if settings.folder else Path(context.data_dir) / "telemetry"
+            limits = Limits(
+                segment_bytes=settings.segment_bytes,
+                segment_seconds=settings.segment_seconds,
+                quota_bytes=settings.quota_bytes,
+            )
+            self._segments = Segments(folder, broker.name, epoch, limits)
+        self._publisher: Publisher | None = None
+        address = context.address(settings.pipe_address)
+        if settings.pipe:
+            writer = f"telemetry-{epoch}-{broker.name}".encode()[:64]
+            self._publisher = Publisher(address, settings.pipe.encode(), writer, settings.pipe_buffer)
+        own = {bound for sockets in broker.addresses.values() for every in sockets.values() for bound in every}
+        self._stop_pipe = 0.0 if address in own else STOP_PIPE  # a broker that stops answers nobody, itself included
+        if unknown := sorted(settings.sampling.keys() - events.KINDS.keys()):
+            LOG.warning("sampling names kinds that Scale0 itself does not have", kinds=", ".join(unknown))
+        self._gauge = Gauge(broker, context.group)
+        self._load_due = time.monotonic() + settings.load_interval
+        self._queue: deque[Turn] = deque()
+        self._offered = self._taken = self._refused = 0
+        self._refused_told = 0
+        self._failed = self._failed_before = False
+        self._stopping = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scale0-telemetry", daemon=True)
+
+    # --- on the loop's thread ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def offer(self, report: BatchReport) -> None:
+        """Take the events of a turn; costs the same for one and for thousands, and never waits."""
+        self._gauge.turn(report.seconds)
+        told = report.events
+        if not told:
+            return
+        count = 0
+        for _, found in told:
+            count += len(found)
+        # each of these numbers is changed by one of the two threads alone, so that no lock is needed
+        waiting = self._offered - self._taken
+        if waiting + count > self._settings.max_queue:
+            self._refused += count
+            return
+        self._queue.append((time.time() - report.now - report.seconds, told))
+        self._offered += count
+        if waiting >= EARLY and not self._wake.is_set():
+            self._wake.set()
+
+    def stop(self, seconds: float = STOP) -> None:
+        """Have all stored that is there, and end the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            waiting = self._offered - self._taken
+            LOG.error("events could not be stored in time", seconds=seconds, waiting=waiting)
+
+    # --- on the thread of its own -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._guarded(self._clean)
+        while not self._stopping:
+            self._wake.wait(ROUND)
+            self._wake.clear()
+            if not self._stopping:
+                self._guarded(self._round)
+        self._guarded(self._finish)
+        if self._publisher is not None:
+            self._guarded(self._publisher.close)
+
+    def _clean(self) -> None:
+        if self._segments is not None and (left := self._segments.clean()):
+            LOG.warning("unfinished segments of an earlier run removed", segments=left)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do something; an error in it does not end the thread. It is told, unless there was one the last time too."""
+        self._failed = False
+        try:
+            work()
+        except Exception as error:
+            self._tell_failed(error)
+        self._failed_before = self._failed
+
+    def _tell_failed(self, error: Exception) -> None:
+        if not (self._failed or self._failed_before):
+            LOG.error("telemetry failed; it goes on", error=repr(error))
+        self._failed = True
+
+    def _round(self) -> None:
+        """Store what is there now; what comes meanwhile is for the next round, or under load no round would end."""
+        end = self._offered
+        while self._taken < end and not self._stopping:
+            self._store(self._take())
+            time.sleep(PAUSE)
+        now = time.monotonic()
+        if now >= self._load_due:
+            self._load_due = now + self._settings.load_interval
+            self._tell([*self._gauge.events(time.time()), *self._lost()])
+        if self._segments is not None:
+            self._segments.tick(now)
+        if self._publisher is not None:
+            self._publisher.step()
+
+    def _finish(self) -> None:
+        while turns := self._take():
+            self._store(turns)
+        self._tell([*self._gauge.events(time.time()), *self._lost()])
+        if self._segments is not None:
+            self._segments.close(time.monotonic())
+        if self._publisher is not None:
+            self._publisher.step(self._stop_pipe)
+            self._publisher.give_up()
+        lost = self._take_lost()
+        if lost:
+            LOG.warning("events were lost at the end", **lost)
+
+    def _take(self) -> list[Turn]:
+        """Take some turns off the queue."""
+        turns: list[Turn] = []
+        count = 0
+        while self._queue and count < PIECE:
+            turns.append(self._queue.popleft())
+            count += _count(turns[-1:])
+        self._taken += count
+        return turns
+
+    def _store(self, turns: Sequence[Turn]) -> None:
+        try:
+            batches = self._columns.convert(turns)
+        except Exception as error:  # whatever a plugin has put into its events
+            self._columns.lost[FAILED] += _count(turns)
+            self._tell_failed(error)
+            return
+        if self._segments is not None:
+            now = time.monotonic()
+            for kind, day, rows in batches:
+                self._segments.write(kind, _FIRST_DAY + datetime.timedelta(day), rows, now)
+        if self._publisher is not None:
+            self._publisher.put(batches)
+
+    def _tell(self, own: Sequence[Event]) -> None:
+        """Store events of telemetry's own, whose times are those of the clock on the wall."""
+        if own:
+            self._store([(0.0, [("telemetry", own)])])
+
+    def _lost(self) -> list[Event]:
+        return lost_events("telemetry", self._take_lost(), time.time())
+
+    def _take_lost(self) -> Counter[str]:
+        """Take the counts of events that were lost since the last time, by reason."""
+        refused = self._refused
+        lost = Counter({QUEUE: refused - self._refused_told})
+        self._refused_told = refused
+        parts = [self._columns.lost]
+        if self._segments is not None:
+            parts.append(self._segments.lost)
+        if self._publisher is not None:
+            parts.append(self._publisher.lost)
+        for part in parts:
+            lost.update(part)
+            part.clear()
+        return +lost
+
+
+def _count(turns: Sequence[Turn]) -> int:
+    return sum(len(found) for _, told in turns for _, found in told)

@@ -1,0 +1,198 @@
+"""Telemetry in a real broker, with real clients and workers, and files that pyarrow reads back."""
+
+import importlib.metadata
+import time
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import zmq
+
+from scale0_core.client import Client, Worker
+
+
+def settings(**telemetry):
+    return {"plugin": {"telemetry": telemetry}}
+
+
+def segments(broker):
+    return sorted((broker.folder / "data" / "telemetry").glob("date=*/kind=*/[!.]*.parquet"))
+
+
+def stored(broker):
+    """Read all events as anybody would."""
+    table = ds.dataset(broker.folder / "data" / "telemetry", partitioning="hive").to_table()
+    return sorted(table.to_pylist(), key=lambda row: row["seq"])
+
+
+def await_tasks(broker, count, seconds=60.0):
+    """Wait until so many tasks are in whole segments."""
+    end = time.monotonic() + seconds
+    while sum(pq.read_metadata(path).num_rows for path in segments(broker) if path.parent.name == "kind=task") < count:
+        assert time.monotonic() < end, broker.text()
+        time.sleep(0.05)
+
+
+def do_tasks(broker, count):
+    """Have tasks done by a worker of the service upper; the replies have 1, 2, 3... bytes."""
+    address, backend = broker.address("scale0", "frontend"), broker.address("scale0", "backend")
+    folder = broker.folder / "peers"
+    with Worker(address, backend=backend, config_dir=folder) as worker, Client(address, config_dir=folder) as client:
+        worker.add("upper", bytes.upper)
+        worker.wait_ready(60)
+        return [client.call("upper", b"a" * number, timeout=60).body for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_what_was_done_is_in_the_files(scale0_broker, rate):
+    broker = scale0_broker(["telemetry"], settings(sampling={"task": rate}))
+    before = time.time()
+    do_tasks(broker, 100)
+    assert broker.stop() == 0
+    rows = stored(broker)
+    tasks = [row for row in rows if row["kind"] == "task"]
+    assert sum(row["weight"] for row in tasks) == 100
+    assert len(tasks) == 100 * rate
+    step = round(1 / rate)
+    assert [row["bytes"] for row in tasks] == list(range(step, 101, step))
+    assert {(row["service"], row["outcome"], row["broker"]) for row in tasks} == {("upper", "ok", broker.name)}
+    assert all(row["queue_us"] >= 0 and row["service_us"] >= 0 for row in tasks)
+    assert all(before - 1 <= row["ts"].timestamp() <= time.time() for row in tasks)
+    assert {"join", "leave", "load"} <= {row["kind"] for row in rows}
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    assert len({row["epoch"] for row in rows}) == 1
+
+
+def test_it_is_off_unless_it_is_enabled(scale0_broker):
+    broker = scale0_broker([])
+    do_tasks(broker, 1)
+    assert broker.stop() == 0
+    assert not (broker.folder / "data" / "telemetry").exists()
+
+
+def test_a_kill_costs_open_segments_alone(scale0_broker):
+    broker = scale0_broker(["telemetry"], settings(segment_seconds=0.2, load_interval=0.1))
+    do_tasks(broker, 20)
+    await_tasks(broker, 20)
+    do_tasks(broker, 10)
+    broker.kill()
+    left = segments(broker)
+    counts = [pq.ParquetFile(path).read().num_rows for path in left]
+    assert sum(counts) == len(stored(broker))
+    tasks = [row["bytes"] for row in stored(broker) if row["kind"] == "task"]
+    wanted = [*range(1, 21), *range(1, 11)]
+    assert len(tasks) >= 20
+    assert tasks == wanted[: len(tasks)], "all that was in whole segments, and no gap in what came later"
+    folder = left[0].parent
+    (folder / f".{broker.name}-1-1.parquet").write_bytes(b"PAR1 half of a segment")
+    (folder / ".another-1-1.parquet").write_bytes(b"PAR1 half of a segment")
+    again = scale0_broker(["telemetry"], settings(folder=str(broker.folder / "data" / "telemetry")), name=broker.name)
+    again.wait_for("unfinished segments of an earlier run removed")
+    assert again.stop() == 0
+    assert not list(folder.glob(f".{broker.name}-*"))
+    assert list(folder.glob(".another-*"))
+    rows = stored(broker)
+    assert len({row["epoch"] for row in rows}) == 2
+    assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows)
+
+
+def test_the_quota_holds_and_is_told(scale0_broker):
+    broker = scale0_broker(["telemetry"], settings(segment_seconds=0.1, load_interval=0.1, quota_bytes=20_000))
+    broker.wait_for("oldest segments removed to keep the quota", 120)
+    count = len(segments(broker))
+    assert count >= 1
+    assert broker.stop() == 0
+    assert sum(path.stat().st_size for path in segments(broker)) <= 20_000
+
+
+def test_a_disk_that_refuses_does_not_stop_the_broker(scale0_broker, tmp_path):
+    blocked = tmp_path / "events"
+    blocked.write_text("in the way")
+    broker = scale0_broker(["telemetry"], settings(folder=str(blocked), segment_seconds=0.1, load_interval=0.1))
+    broker.wait_for("events cannot be written; it is tried again", 60)
+    assert do_tasks(broker, 3)
+    blocked.unlink()
+    end = time.monotonic() + 60
+    while not list(blocked.glob("date=*/kind=task/[!.]*.parquet")):
+        assert time.monotonic() < end, broker.text()
+        time.sleep(0.05)
+    assert broker.stop() == 0
+    kinds = ds.dataset(blocked, partitioning="hive").to_table().column("kind").to_pylist()
+    assert kinds.count("task") == 3
+
+
+def test_wrong_rates_are_a_fault_of_the_configuration(scale0_broker):
+    with pytest.raises(AssertionError, match="rates from 0 to 1, not task = 2"):
+        scale0_broker(["telemetry"], settings(sampling={"task": 2.0}))
+
+
+# --- into a pipe ----------------------------------------------------------------------------------------------
+
+needs_pipes = pytest.mark.skipif(
+    not importlib.metadata.entry_points(group="scale0.plugins", name="zpipes"), reason="the plugin zpipes is not here"
+)
+
+
+def ask(socket, *frames):
+    socket.send_multipart(frames)
+    assert socket.poll(60_000)
+    return socket.recv_multipart()
+
+
+def rows_in_pipe(address, want, seconds=60):
+    """Read chunks of the pipe until so many tasks are there; without removing them."""
+    rows, numbers = [], []
+    end = time.monotonic() + seconds
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        while ask(socket, b"GROUP", b"events", b"reader", b"first")[0] != b"OK":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        start = b"1"
+        while sum(row["kind"] == "task" for row in rows) < want:
+            assert time.monotonic() < end, f"{len(rows)} rows came"
+            word, start, batch = ask(socket, b"FETCH", b"events", b"reader", start, b"100", b"1000000", b"1000")
+            assert word == b"BATCH"
+            while batch:
+                size = int.from_bytes(batch[8:12], "big")
+                numbers.append(int.from_bytes(batch[:8], "big"))
+                with pa.ipc.open_stream(batch[12 : 12 + size]) as reader:
+                    rows += reader.read_all().to_pylist()
+                batch = batch[12 + size :]
+    assert numbers == list(range(1, len(numbers) + 1))
+    return rows
+
+
+@needs_pipes
+@pytest.mark.parametrize("files", [True, False])
+def test_events_are_published_to_a_pipe_of_the_broker_itself(scale0_broker, files):
+    broker = scale0_broker(["zpipes", "telemetry"], settings(pipe="events", files=files))
+    do_tasks(broker, 50)
+    rows = rows_in_pipe(broker.address("zpipes", "pipes", 1), 50)
+    assert sum(row["kind"] == "task" for row in rows) == 50
+    assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows)
+    assert {row["broker"] for row in rows} == {broker.name}
+    start = time.monotonic()
+    assert broker.stop() == 0
+    assert time.monotonic() - start < 30
+    assert bool(segments(broker)) == files
+
+
+@needs_pipes
+def test_the_broker_of_the_pipe_may_come_later_and_be_killed(scale0_broker):
+    pipes = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"durable": ["events"]}}})
+    address = pipes.address("zpipes", "pipes", 1)
+    broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_address=address, files=False))
+    do_tasks(broker, 20)
+    rows_in_pipe(address, 20)
+    pipes.kill()
+    do_tasks(broker, 30)
+    table = {"plugin": {"zpipes": {"durable": ["events"], "bind": [address]}}}
+    table["broker"] = {"data_dir": str(pipes.folder / "data")}
+    scale0_broker(["zpipes"], table, name=pipes.name)
+    rows = rows_in_pipe(address, 50, seconds=120)
+    assert sum(row["kind"] == "task" for row in rows) == 50
+    assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows)
+    assert broker.stop() == 0

@@ -1,0 +1,235 @@
+"""Events become columns: what goes in can be read again, and nothing that a service tells can break it."""
+
+import datetime
+import json
+import math
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scale0_core.api import EventKind, events
+from scale0_telemetry.columns import DAY_US, Columns
+from scale0_telemetry.schema import FILE_SCHEMA, SCHEMA
+
+NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
+NAMES = {str: st.text(st.characters(exclude_categories=("Cs",))), int: st.integers(-(2**63), 2**63 - 1)}
+NAMES[float] = st.floats(allow_nan=False)
+
+TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
+
+
+def rows_of(batches):
+    """Give all rows of batches, in order of their numbers, as tables without what is null."""
+    rows = []
+    for kind, day, batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(FILE_SCHEMA, check_metadata=True)
+        date = datetime.date(1970, 1, 1) + datetime.timedelta(day)
+        rows += [{"kind": kind, "date": date, **row} for row in batch.to_pylist()]
+    rows.sort(key=lambda row: row["seq"])
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def test_the_schema_is_the_one_that_readers_rely_on():
+    assert FILE_SCHEMA.names == [
+        "v", "broker", "epoch", "seq", "ts", "weight", "service", "peer", "group", "subject", "source", "outcome",
+        "queue_us", "service_us", "bytes", "count", "value", "details",
+    ]  # fmt: skip
+    assert [*FILE_SCHEMA.names, "kind", "date"] == SCHEMA.names
+    assert SCHEMA.field("ts").type == pa.timestamp("us", tz="UTC")
+    assert (SCHEMA.field("seq").type, SCHEMA.field("value").type) == (pa.int64(), pa.float64())
+    assert FILE_SCHEMA.metadata == {b"scale0.events": b"1"}
+
+
+def test_an_event_becomes_a_row():
+    [row] = rows_of(Columns("left", 7).convert([(NOON - 1.5, [("scale0", [TASK])])]))
+    assert row == {
+        "kind": "task", "date": datetime.date(2026, 3, 1), "v": 1, "broker": "left", "epoch": 7, "seq": 1,
+        "ts": datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc), "weight": 1.0,
+        "service": "echo", "peer": "worker", "outcome": "ok", "queue_us": 10, "service_us": 20, "bytes": 100,
+    }  # fmt: skip
+
+
+def test_numbers_go_on_and_kinds_and_days_are_kept_apart():
+    columns = Columns("left", 7)
+    read = (events.PIPE_READ, 0.0, "orders", 3, 300)
+    late = (events.TASK, 86_400.0, *TASK[2:])
+    first = columns.convert([(NOON, [("scale0", [TASK, late, TASK]), ("zpipes", [read])])])
+    assert sorted((batch.kind, batch.day - int(NOON * 1e6) // DAY_US, batch.rows.num_rows) for batch in first) == [
+        ("pipe_read", 0, 1), ("task", 0, 2), ("task", 1, 1),
+    ]  # fmt: skip
+    second = columns.convert([(NOON, [("scale0", [TASK])])])
+    assert [row["seq"] for row in rows_of([*first, *second])] == [1, 2, 3, 4, 5]
+
+
+def test_numbers_are_in_the_order_in_which_events_were_told():
+    """Also when kinds take turns, some events are none, and some are left out by sampling."""
+    join, leave = (events.JOIN, 0.0, "echo", "w", "", 1), (events.LEAVE, 0.0, "echo", "w", "", "lost", 1.0)
+    read = (events.PIPE_READ, 0.0, "orders", 3, 300)
+    turns = [
+        (NOON, [("scale0", [join, TASK, leave, join, "none", TASK]), ("zpipes", [read]), ("others", [read])]),
+        (NOON, [("scale0", [TASK, TASK])]),
+        (NOON, [("zpipes", [read]), ("scale0", [leave, TASK, (events.TASK, 0.0)])]),
+    ]
+    columns = Columns("left", 7, {"task": 0.5})
+    rows = rows_of(columns.convert(turns))
+    wanted = ["join", "leave", "join", "task", "pipe_read", "pipe_read", "task", "pipe_read", "leave"]
+    assert [row["kind"] for row in rows] == wanted
+    assert [row["seq"] for row in rows] == list(range(1, 10))
+    assert columns.lost == {"malformed": 2}
+
+
+@given(st.lists(st.lists(st.sampled_from([events.JOIN, events.LOAD, events.DROP]), max_size=6), max_size=6))
+def test_the_order_of_numbers_is_that_of_any_turns(turns):
+    columns, told = Columns("left", 7), []
+
+    def event(kind):
+        told.append((kind.name, len(told)))
+        return (kind, 0.0, *("x" if events.FIELDS[name].type is str else len(told) - 1 for name in kind.fields))
+
+    batches = columns.convert([(NOON, [("one", [event(kind) for kind in kinds])]) for kinds in turns])
+    rows = rows_of(batches)
+    assert [(row["kind"], row["count"]) for row in rows] == told
+    assert [row["seq"] for row in rows] == list(range(1, len(told) + 1))
+
+
+def test_who_told_of_it_is_the_service_of_kinds_that_name_none():
+    told = [("zpipes", [(events.PIPE_READ, 0.0, "a", 1, 1)]), ("others", [(events.PIPE_READ, 0.0, "b", 1, 1)])]
+    rows = rows_of(Columns("left", 7).convert([(NOON, told)]))
+    assert {row["subject"]: row["service"] for row in rows} == {"a": "zpipes", "b": "others"}
+
+
+def test_fields_without_a_column_are_details():
+    searches = [
+        (events.SONG_SEARCH, 0.0, "tcp://a", None, "blue moon", "hit", 5),
+        (events.SONG_SEARCH, 0.0, "tcp://a", "song", None, "hit", 5),
+    ]
+    first, second = rows_of(Columns("left", 7).convert([(NOON, [("music", searches)])]))
+    assert json.loads(first["details"]) == {"text": "blue moon"}
+    assert "details" not in second
+
+
+def test_values_that_do_not_fit_are_details():
+    odd = [
+        (events.TASK, 0.0, "echo", b"\xff\x00", "\udc80", 7, 2**70, 1.5, 10**5000),
+        (events.TASK, 0.0, "echo", b"name", "g", "ok", True, 2.0, math.nan),
+        TASK,
+    ]
+    columns = Columns("left", 7)
+    first, second, third = rows_of(columns.convert([(NOON, [("scale0", odd)])]))
+    assert (first["peer"], first["group"]) == ("0xff00", "\\udc80")
+    assert json.loads(first["details"]) == {"outcome": 7, "queue_us": 2**70, "bytes": "a int"}
+    assert first["service_us"] == 1
+    assert (second["peer"], second["queue_us"], second["service_us"]) == ("name", 1, 2)
+    assert json.loads(second["details"]) == {"bytes": "nan"}
+    assert third["queue_us"] == 10
+    assert not columns.lost
+
+
+FLOATS = st.none() | st.floats() | st.floats(-1e6, 1e6) | st.integers(-(2**70), 2**70)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=20))
+def test_whole_numbers_may_be_told_as_floats(numbers):
+    told = [(*TASK[:7], number, 100) for number in numbers]
+    rows = rows_of(Columns("left", 7).convert([(NOON, [("scale0", told)])]))
+    for row, number in zip(rows, numbers, strict=True):
+        if number is not None and math.isfinite(number) and -(2**63) <= number < 2**63:
+            assert (row["service_us"], "details" in row) == (int(number), False)
+        else:
+            assert "service_us" not in row
+            assert ("details" in row) == (number is not None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (), None, 7, "task", [events.TASK, 0.0], (events.TASK,), ("task", 0.0), TASK[:-1], (*TASK, 1),
+        (events.TASK, None, *TASK[2:]), (events.TASK, "now", *TASK[2:]), (events.TASK, math.nan, *TASK[2:]),
+        (events.TASK, math.inf, *TASK[2:]), (events.TASK, -NOON - 1, *TASK[2:]), (events.TASK, 10**400, *TASK[2:]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_event_is_counted_and_left_out(wrong):
+    columns = Columns("left", 7)
+    rows = rows_of(columns.convert([(NOON, [("scale0", [TASK, wrong, TASK])])]))
+    assert [row["seq"] for row in rows] == [1, 2]
+    assert columns.lost == {"malformed": 1}
+    assert columns.convert([(NOON, [("scale0", [wrong])])]) == []
+    assert columns.lost == {"malformed": 2}
+
+
+@given(st.sampled_from(list(events.KINDS.values())), st.data())
+def test_what_is_told_can_be_read(kind, data):
+    """Columns round trip, whatever the kind and the values."""
+    fields = [field for field in kind.fields if field in events.FIELDS]
+    values = [st.none() | NAMES[events.FIELDS[field].type] for field in fields]
+    told = data.draw(st.lists(st.tuples(st.floats(0, 3600), *values), min_size=1, max_size=20))
+    plain = EventKind(kind.name, kind.summary, tuple(fields))
+    turns = [
+        (NOON, [("told", [(plain, *row) for row in told[:7]])]),
+        (NOON, [("told", [(plain, *row) for row in told[7:]])]),
+    ]
+    rows = rows_of(Columns("left", 7).convert(turns))
+    assert len(rows) == len(told)
+    for row, (now, *wanted) in zip(rows, told, strict=True):
+        assert abs(row["ts"].timestamp() - NOON - now) < 1e-5
+        assert [row.get(field) for field in fields] == wanted
+        assert "details" not in row
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.integers()),
+    st.text(st.characters(categories=("Cs",))), st.just(2**64), st.just(-(2**70)), st.just(10**5000),
+)  # fmt: skip
+ANY_EVENT = st.one_of(
+    ANYTHING,
+    st.tuples(st.sampled_from(list(events.KINDS.values())), ANYTHING, *[ANYTHING] * 3),
+    st.tuples(st.just(events.JOIN), st.floats(0, 60), *[ANYTHING] * 4),
+    st.tuples(st.just(events.PIPE_READ), st.floats(0, 60), *[ANYTHING] * 3),
+    st.tuples(st.just(events.SONG_SEARCH), st.floats(0, 60), *[ANYTHING] * 5),
+)
+
+
+@given(st.lists(st.lists(ANY_EVENT, max_size=8), max_size=4))
+def test_every_event_is_stored_or_counted(turns):
+    columns = Columns("left", 7, {"join": 0.5})
+    kept = sum(1 for found in turns for event in found if type(event) is tuple and event[:1] == (events.JOIN,))
+    batches = columns.convert([(NOON, [("told", found)]) for found in turns])
+    rows = rows_of(batches)
+    for row in rows:
+        assert isinstance(json.loads(row.get("details", "{}")), dict)
+    count = sum(map(len, turns))
+    assert count - kept <= len(rows) + columns.lost["malformed"] <= count
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0])
+def test_sampling_is_even_and_weights_make_up_for_it(rate):
+    columns = Columns("left", 7, {"task": rate})
+    rows = []
+    for start in range(0, 10_000, 100):
+        told = [(*TASK[:8], number) for number in range(start, start + 100)]
+        rows += rows_of(columns.convert([(NOON, [("scale0", told)])]))
+    assert len(rows) == pytest.approx(10_000 * rate, abs=1)
+    if rate:
+        assert sum(row["weight"] for row in rows) == pytest.approx(10_000, abs=1 / rate)
+        gaps = {after["bytes"] - before["bytes"] for before, after in pairwise(rows)}
+        assert gaps <= {math.floor(1 / rate), math.ceil(1 / rate)}
+    assert not columns.lost
+
+
+def test_only_the_kinds_that_are_named_are_sampled():
+    columns = Columns("left", 7, {"task": 0.5})
+    join = (events.JOIN, 0.0, "echo", "worker", None, 1)
+    rows = rows_of(columns.convert([(NOON, [("scale0", [TASK, join] * 10)])]))
+    assert sorted((row["kind"], row["weight"]) for row in rows) == [("join", 1.0)] * 10 + [("task", 2.0)] * 5
+
+
+def test_kinds_of_others_are_stored_too():
+    kind = EventKind("weather", "how it is outside", ("subject", "value", "sky"))
+    [row] = rows_of(Columns("left", 7).convert([(NOON, [("weather", [(kind, 0.0, "Bonn", 21.5, ["blue"])])])]))
+    assert (row["kind"], row["subject"], row["value"]) == ("weather", "Bonn", 21.5)
+    assert json.loads(row["details"]) == {"sky": "['blue']"}

@@ -1,0 +1,202 @@
+"""Events in a pipe: against a peer that answers as a test wants, over real sockets."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scale0_core.api import events
+from scale0_telemetry.columns import Columns
+from scale0_telemetry.publisher import Publisher, encoded
+from scale0_telemetry.schema import SCHEMA
+
+NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
+TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
+READ = (events.PIPE_READ, 1.5, "orders", 3, 300)
+
+
+class Peer:
+    """A broker that says what it is told to."""
+
+    def __init__(self, most_bytes=1 << 20):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.publisher = Publisher(f"tcp://127.0.0.1:{port}", b"events", b"me", most_bytes)
+        self.columns = Columns("left", 7)
+
+    def close(self):
+        self.publisher.close()
+        self.context.destroy(linger=0)
+
+    def put(self, *told):
+        self.publisher.put(self.columns.convert([(NOON, [("scale0", list(told))])]))
+
+    def asked(self):
+        """Have a step taken until a request comes, and give it."""
+        for _ in range(200):
+            self.publisher.step(0.02)
+            if self.socket.poll(20):
+                self.peer, *request = self.socket.recv_multipart()
+                return request
+        raise AssertionError("no request came")
+
+    def answer(self, *frames):
+        self.socket.send_multipart([self.peer, *frames])
+
+    def opened(self):
+        assert self.asked() == [b"OPEN", b"events"]
+        self.answer(b"OK")
+
+
+@pytest.fixture
+def peer():
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+def chunks(batch):
+    found = []
+    while batch:
+        size = int.from_bytes(batch[:4], "big")
+        found.append(batch[4 : 4 + size])
+        batch = batch[4 + size :]
+    return found
+
+
+def test_a_chunk_is_a_stream_of_one_record_batch_of_all_kinds():
+    batches = Columns("left", 7).convert([(NOON, [("scale0", [TASK, TASK]), ("zpipes", [READ])])])
+    chunk = encoded(batches)
+    with pa.ipc.open_stream(chunk.data) as reader:
+        assert reader.schema.equals(SCHEMA, check_metadata=True)
+        [rows] = reader
+    assert chunk.rows == rows.num_rows == 3
+    assert [(row["kind"], row["date"], row["seq"]) for row in rows.to_pylist()] == [
+        ("task", datetime.date(2026, 3, 1), 1), ("task", datetime.date(2026, 3, 1), 2),
+        ("pipe_read", datetime.date(2026, 3, 1), 3),
+    ]  # fmt: skip
+
+
+def test_chunks_are_numbered_on(peer):
+    peer.put(TASK)
+    peer.opened()
+    verb, pipe, writer, first, batch, _ = peer.asked()
+    assert (verb, pipe, writer, first, len(chunks(batch))) == (b"PUT", b"events", b"me", b"1", 1)
+    peer.answer(b"OK", b"2")
+    peer.put(TASK)
+    peer.publisher.step(0)
+    peer.put(TASK)
+    assert peer.asked()[3] == b"2"
+    assert not peer.publisher.lost
+
+
+@pytest.mark.parametrize("code", [b"408", b"429", b"507"])
+def test_what_was_refused_for_now_comes_again_with_the_same_number(peer, code):
+    peer.put(TASK)
+    peer.opened()
+    once = peer.asked()
+    peer.answer(b"ERROR", code, b"not now")
+    assert peer.asked() == once
+    assert not peer.publisher.lost
+
+
+def test_a_pipe_that_is_gone_is_opened_again(peer):
+    peer.put(TASK)
+    peer.opened()
+    once = peer.asked()
+    peer.answer(b"ERROR", b"404", b"no such pipe")
+    peer.opened()
+    assert peer.asked() == once
+
+
+def test_a_number_that_does_not_follow_makes_a_new_writer(peer):
+    peer.put(TASK)
+    peer.opened()
+    once = peer.asked()
+    peer.answer(b"ERROR", b"409", b"a gap")
+    assert peer.asked() == [*once[:2], b"me-1", *once[3:]]
+
+
+def test_what_is_refused_for_good_is_counted(peer):
+    peer.put(TASK, TASK)
+    peer.opened()
+    peer.asked()
+    peer.answer(b"ERROR", b"413", b"too large")
+    peer.put(TASK)
+    assert peer.asked()[3] == b"2"
+    assert peer.publisher.lost == {"pipe": 2}
+
+
+def test_silence_makes_a_new_connection(peer, monkeypatch):
+    peer.put(TASK)
+    peer.opened()
+    once, who = peer.asked(), peer.peer
+    with monkeypatch.context() as patch:
+        patch.setattr("scale0_telemetry.publisher.SILENCE", 0.0)
+        peer.publisher.step(0.0)
+    peer.opened()
+    assert peer.asked() == once
+    assert peer.peer != who
+
+
+def test_the_buffer_is_bounded_and_the_rest_is_counted():
+    peer = Peer(most_bytes=2048)
+    try:
+        for _ in range(10):
+            peer.put(TASK, TASK)
+            peer.publisher.step(0.0)
+        lost = peer.publisher.lost["pipe"]
+        assert 0 < lost < 20
+        peer.publisher.give_up()
+        assert peer.publisher.lost["pipe"] == 20
+    finally:
+        peer.close()
+
+
+def test_nobody_there_is_no_error():
+    publisher = Publisher("tcp://127.0.0.1:9", b"events", b"me", 1 << 20)
+    publisher.put(Columns("left", 7).convert([(NOON, [("scale0", [TASK])])]))
+    publisher.step(0.0)
+    publisher.give_up()
+    publisher.close()
+    assert publisher.lost == {"pipe": 1}
+
+
+def test_an_address_that_is_none_is_no_error():
+    publisher = Publisher("nowhere", b"events", b"me", 1 << 20)
+    publisher.put(Columns("left", 7).convert([(NOON, [("scale0", [TASK])])]))
+    publisher.step(0.0)
+    publisher.give_up()
+    publisher.close()
+    assert publisher.lost == {"pipe": 1}
+
+
+ANSWERS = st.lists(
+    st.sampled_from([b"OK", b"ERROR", b"404", b"409", b"429", b"413", b"", b"PROBE"]) | st.binary(max_size=4),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(st.lists(ANSWERS, max_size=10))
+def test_any_answer_is_taken_and_no_event_is_lost_without_a_count(answers):
+    """The bytes of the answers are handed in where the socket would: all states, no waiting."""
+    publisher = Publisher("inproc://nobody", b"events", b"me", 1 << 20)
+    columns = Columns("left", 7)
+    taken = 0
+    for answer in answers:
+        publisher.put(columns.convert([(NOON, [("scale0", [TASK])])]))
+        publisher._close_chunk()
+        publisher._asked, publisher._in_flight = 0.0, len(publisher._chunks) if publisher._opened else 0
+        before = len(publisher._chunks), sum(publisher.lost.values())
+        publisher._answered(answer)
+        gone = before[0] - len(publisher._chunks)
+        assert gone >= 0
+        taken += gone - (sum(publisher.lost.values()) - before[1])
+    publisher.give_up()
+    assert taken + publisher.lost["pipe"] == len(answers)

@@ -1,0 +1,43 @@
+"""The table [plugin.telemetry]."""
+
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from scale0_telemetry.plugin import scale0_plugin_info
+from scale0_telemetry.settings import TelemetrySettings
+
+
+def test_every_setting_has_a_help_text():
+    assert all(field.metadata.get("help") for field in attrs.fields(TelemetrySettings))
+
+
+def test_it_is_never_started_unasked():
+    info = scale0_plugin_info()
+    assert (info.safe_by_default, info.observes_events, info.settings) == (False, True, TelemetrySettings)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sampling": {"task": -0.1}}, {"sampling": {"task": 1.1}}, {"sampling": {"task": float("nan")}},
+        {"segment_bytes": 1}, {"segment_seconds": 0.0}, {"quota_bytes": -1}, {"max_queue": 0}, {"load_interval": 0.0},
+        {"pipe_address": "127.0.0.1:5560"}, {"pipe_address": "tcp://127.0.0.1"}, {"pipe_address": "tcp://host:*"},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_refuses_what_makes_no_sense(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TelemetrySettings(**wrong)
+
+
+def test_kinds_of_others_may_be_sampled():
+    assert TelemetrySettings(sampling={"weather": 0.5, "task": 1.0}).sampling["weather"] == 0.5
+
+
+def test_a_broker_that_does_not_use_it_does_not_load_pyarrow():
+    code = "import sys, scale0_telemetry.plugin; print('pyarrow' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"]

@@ -23,6 +23,10 @@ COLUMNS = {
     "service": "service", "provider": "provider", "kind": "kind", "state": "state", "version": "version",
     "metadata": "metadata", "endpoints": "endpoints",
 }  # fmt: skip
+ADVICE = {
+    "service": "service", "group": "group", "advice": "advice", "workers_now": "now", "workers_wanted": "wanted",
+    "utilisation": "utilisation", "share": "share", "reason": "reason",
+}  # fmt: skip
 SILENCE = 15.0
 """Seconds without a message, bookmarks included, after which a watch looks whether the broker is still there."""
 
@@ -86,6 +90,23 @@ def show(service: str, address: str | None, name: str, timeout: float) -> None:
     kit.emit("scale0.discovery.service/1", info, show=lambda: _show(info))
     if not info["alive"]:
         kit.finish(kit.Exit.NEGATIVE)
+
+
+@main.command()
+@click.argument("service", required=False)
+@_address
+@_name
+@_timeout
+@kit.output_option
+def advice(service: str | None, address: str | None, name: str, timeout: float) -> None:
+    """Show where SERVICE, or any, should have how many workers. Others advise it; nothing is moved by it."""
+    told = _ask(_place(address, name), "ADVICE", {} if service is None else {"service": service}, timeout)
+    if kit.output_format() == "table":
+        kit.say(_age(told))
+        told["rows"] = [{key: _safe(value) for key, value in row.items()} for row in told["rows"]]
+        kit.emit("scale0.discovery.advice/1", told["rows"], columns=ADVICE)
+    else:
+        kit.emit("scale0.discovery.advice/1", told)
 
 
 @main.command()
@@ -169,8 +190,29 @@ def _show(info: dict[str, Any]) -> None:
     for kind, figures in info["stats"].items():
         told = [f"{key.replace('_', ' ')} {value}" for key, value in figures.items() if value not in (None, "")]
         lines.append(f"  {kind}: {', '.join(told)}")
+    advised = info["advice"]
+    for row in advised["rows"]:
+        where = f" in {row['group']}" if row["group"] else ""
+        workers = f"{row['workers_now']} workers now, {row['workers_wanted']} wanted"
+        lines.append(f"  advice: {row['advice']}{where}: {workers}; {row['reason']}")
+    if advised["rows"]:
+        lines.append(f"  {_age(advised)}")
     for line in lines:
         click.echo(_safe(line))
+
+
+def _age(told: Mapping[str, Any]) -> str:
+    """Say how old advice is."""
+    if told["as_of"] is None:
+        return "There is no advice: none came yet, or it was too old."
+    return f"advice as of {_safe(told['as_of'])}, received {_ago(told['age_s'])} ago"
+
+
+def _ago(seconds: float) -> str:
+    for name, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def _safe(value: Any) -> Any:

@@ -12,10 +12,13 @@ command      options                                                   answer
 `STATS`      `service`                                                 its figures
 `PING`       `service`                                                 whether somebody there can be expected to answer
 `CHANGES`    `revision`, `epoch`, `service`, `limit`                   what happened since
+`ADVISE`     `as_of`, `rows`                                           takes advice on where workers should be
+`ADVICE`     `service`                                                 shows it
 ===========  ========================================================  ================================================
 
-On the other socket every change is published under the topic ``service/NAME/``, and from time to time a bookmark with
-the current revision under ``bookmark/``. The README has the recipe for watching without a gap.
+On the other socket every change is published under the topic ``service/NAME/``, that there is other advice under
+``advice/``, and from time to time a bookmark with the current revision under ``bookmark/``. The README has the recipe
+for watching without a gap.
 """
 
 from __future__ import annotations
@@ -39,12 +42,18 @@ from scale0_core.api import (
     SocketKind,
 )
 from scale0_discovery import requests as read
+from scale0_discovery.advice import LARGEST, AdviceBoard, read_advice
 from scale0_discovery.requests import MOST_ROWS, ROWS, Options, RefusedError
 from scale0_discovery.settings import DiscoverySettings
 
-BOOKMARK = b"bookmark/"
+BOOKMARK, ADVICE = b"bookmark/", b"advice/"
 SOON = 0.1
 """Seconds within which newcomers share a bookmark."""
+
+SMALL = 64 * KIB
+"""Bytes of a request, unless it is ADVISE."""
+ADVISE_EVERY = 1.0
+"""Seconds between two advices that are looked at: reading a large one takes some milliseconds of the broker's loop."""
 
 Row = dict[str, Any]
 Answer = Mapping[str, Any]
@@ -69,11 +78,14 @@ class DiscoveryService:
         self._epoch = epoch
         self._started = False
         self._published = 0
+        self._board = AdviceBoard(self._settings.advice_keep)
+        self._advice_published = 0
+        self._advise_from = float("-inf")
         self._now = 0.0
         self._bookmark_at = 0.0
         self._last_bookmark = 0.0
         self.endpoints: Mapping[str, Endpoint] = {
-            "requests": Endpoint(kind=SocketKind.ROUTER, bind=bind, max_message=64 * KIB, tasks=True),
+            "requests": Endpoint(kind=SocketKind.ROUTER, bind=bind, max_message=LARGEST, tasks=True),
             # verbose: every newcomer is seen, and not only the first of a topic
             "watch": Endpoint(
                 kind=SocketKind.XPUB, bind=watch, max_message=KIB, high_water=10_000, options={"XPUB_VERBOSE": 1}
@@ -88,6 +100,8 @@ class DiscoveryService:
             b"STATS": (self._stats, frozenset({"service"})),
             b"PING": (self._ping, frozenset({"service"})),
             b"CHANGES": (self._changes, frozenset({"revision", "epoch", "service", "limit"})),
+            b"ADVISE": (self._advise, frozenset({"as_of", "rows"})),
+            b"ADVICE": (self._advice, frozenset({"service"})),
         }
 
     # --- the service interface --------------------------------------------------------------------------------------
@@ -109,18 +123,33 @@ class DiscoveryService:
             command = self._commands.get(request[0])
             if command is None:
                 raise RefusedError(501, f"commands are {', '.join(name.decode() for name in self._commands)}")
+            self._admit(request)
             answer, options = command
             found = answer(read.read_options(request, options))
             return [("requests", (*envelope, request[0], _json({**found, "epoch": self._epoch})))]
         except RefusedError as error:
             return [("requests", (*envelope, b"ERROR", str(error.code).encode(), error.reason.encode()))]
 
+    def _admit(self, request: Frames) -> None:
+        """Refuse, before it is read, what would hold the loop for longer than it should."""
+        if request[0] != b"ADVISE":
+            if sum(map(len, request)) > SMALL:
+                raise RefusedError(413, f"a request has at most {SMALL} bytes")
+            return
+        if not self._settings.advice:
+            raise RefusedError(403, "advice is not taken here: plugin.discovery.advice is false")
+        if self._now < self._advise_from:
+            raise RefusedError(429, f"advice is looked at every {ADVISE_EVERY:g} s; send it again later")
+        self._advise_from = self._now + ADVISE_EVERY
+
     def next_deadline(self) -> float | None:
         """Say when something is due: at once when there is something to publish."""
         if not self._started or self.registry.revision != self._published:
             return self._now
-        tending = self.registry.next_tending()
-        return self._bookmark_at if tending is None else min(tending, self._bookmark_at)
+        if self._board.number != self._advice_published:
+            return self._now
+        dues = (self.registry.next_tending(), self._board.due(), self._bookmark_at)
+        return min(due for due in dues if due is not None)
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Tend the registry, publish what changed, and send a bookmark when it is time."""
@@ -128,6 +157,7 @@ class DiscoveryService:
         if not self._started:
             self._start(now)
         self.registry.tend(now)
+        self._board.tend(now)
         sends = self._publish()
         if self._bookmark_at <= now:
             sends.append(("watch", (BOOKMARK, _json(self._bookmark()))))
@@ -147,13 +177,22 @@ class DiscoveryService:
         changes = self.registry.since(self._published)
         self._published = self.registry.revision
         # None: more at once than are kept; watchers find out by the next revision they see
-        return [("watch", (_topic(change), _json(self._change(change)))) for change in changes or ()]
+        sends: list[Send] = [("watch", (_topic(change), _json(self._change(change)))) for change in changes or ()]
+        if self._board.number != self._advice_published:
+            self._advice_published = self._board.number
+            sends.append(("watch", (ADVICE, _json({**self._board.news(), "epoch": self._epoch}))))
+        return sends
 
     def _change(self, change: Change) -> Row:
         return {**_change(change), "epoch": self._epoch}
 
     def _bookmark(self) -> Row:
-        return {"kind": "bookmark", "revision": self.registry.revision, "epoch": self._epoch}
+        return {
+            "kind": "bookmark",
+            "revision": self.registry.revision,
+            "advice": self._board.number,
+            "epoch": self._epoch,
+        }
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -181,6 +220,7 @@ class DiscoveryService:
             "providers": [_row(each) for each in found[:MOST_ROWS]],
             "gone": [{**_row(change.provider), "removed": change.revision} for change in gone[:MOST_ROWS]],
             "stats": self._figures(service, found, gone),
+            "advice": self._board.show(service, self._now),
         }
 
     def _stats(self, options: Options) -> Answer:
@@ -209,6 +249,15 @@ class DiscoveryService:
             "changes": [_change(change) for change in wanted[:limit]],
             "more": more,
         }
+
+    def _advise(self, options: Options) -> Answer:
+        advice = read_advice(options, self._now)
+        self._board.put(advice)
+        return {"rows": len(advice.rows), "number": self._board.number, "keep_s": self._settings.advice_keep}
+
+    def _advice(self, options: Options) -> Answer:
+        self._board.tend(self._now)
+        return {"number": self._board.number, **self._board.show(read.text(options, "service"), self._now)}
 
     def _known(self, options: Options) -> tuple[str, list[Provider], list[Change]]:
         """Give a service's name, those who offer it, and those who did."""

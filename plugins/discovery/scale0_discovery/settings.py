@@ -38,3 +38,7 @@ class DiscoverySettings:
         5.0, "Seconds between two bookmarks, by which a watcher finds out that it has missed something.",
         validator=_positive,
     )  # fmt: skip
+    advice: bool = setting(True, "Whether advice on where services should have workers is taken, and shown.")
+    advice_keep: float = setting(
+        7 * 24 * 3600.0, "Seconds after which advice that was not renewed is forgotten.", validator=_positive
+    )

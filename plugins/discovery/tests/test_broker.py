@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from scale0_core.api import API_VERSION, Endpoint, PluginInfo, SocketKind, hookimpl
+from scale0_core.client import Client
 from scale0_discovery import plugin as discovery
 from scale0_discovery.watching import Watch
 
@@ -342,3 +343,30 @@ def test_a_watch_goes_on_after_a_restart_of_the_broker(scale0_broker, around):
     assert again.address("discovery", "requests") == broker.address("discovery", "requests")
     watching.until(lambda: watching.watch.epoch != first and watching.watch.request() is None)
     assert len(watching.watch.known) == known
+
+
+def test_advice_is_kept_in_memory_and_watchers_hear_of_it(site):
+    """As much of it as is allowed comes through real sockets; a task reaches it as well."""
+    news = site.socket(zmq.SUB, "watch")
+    news.subscribe(b"advice/")
+    news.subscribe(b"bookmark/")
+    assert news.poll(20_000)
+    assert news.recv_multipart()[0] == b"bookmark/", "it is heard from now on"
+    rows = [
+        {
+            "service": f"s{number}", "group": "eu", "workers_now": 1, "workers_wanted": 2, "utilisation": 0.9,
+            "share": 1.0, "advice": "add", "reason": "busy",
+        }
+        for number in range(2000)
+    ]  # fmt: skip
+    assert site.ask("ADVISE", as_of="2026-01-31T12:00:00Z", rows=rows)["rows"] == 2000
+    while True:
+        assert news.poll(20_000)
+        topic, body = news.recv_multipart()
+        if topic == b"advice/":
+            break
+    assert (json.loads(body)["kind"], json.loads(body)["rows"]) == ("advised", 2000)
+    assert site.ask("ADVICE")["rows"] == rows
+    with Client(site.broker.address("scale0", "frontend"), timeout=20) as client:
+        told = json.loads(client.call("discovery", b"ADVICE", b'{"service":"s7"}')[1])
+    assert told["rows"] == [rows[7]]

@@ -83,6 +83,40 @@ def test_shows_one_service(address, worker):
     assert (done.returncode, "gone at" in done.stdout) == (1, True)
 
 
+ROW = {
+    "service": "sum", "group": "eu", "workers_now": 2, "workers_wanted": 3, "utilisation": 0.9, "share": None,
+    "advice": "add", "reason": "busy \x1b[2J",
+}  # fmt: skip
+
+
+def advise(address, *rows):
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        body = json.dumps({"as_of": "2026-01-31T12:00:00Z", "rows": rows}).encode()
+        socket.send_multipart([b"ADVISE", body])
+        assert socket.poll(10_000)
+        answer = socket.recv_multipart()
+    assert answer[0] == b"ADVISE", answer
+
+
+def test_shows_where_workers_should_be(address, worker):
+    worker("sum")
+    done = run("advice", "--address", address)
+    assert (done.returncode, "no advice" in done.stderr) == (0, True)
+    advise(address, ROW, {**ROW, "service": "product"})
+    done = run("advice", "--address", address)
+    assert "as of 2026-01-31T12:00:00Z, received" in done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["SERVICE", "GROUP", "ADVICE", "NOW", "WANTED", "UTILISATION", "SHARE", "REASON"]
+    assert lines[1] == ["sum", "eu", "add", "2", "3", "0.9", "-", "busy", "\\x1b[2J"]
+    told = json.loads(run("advice", "product", "--address", address, "-o", "json").stdout)
+    assert (told["as_of"], [row["service"] for row in told["rows"]]) == ("2026-01-31T12:00:00Z", ["product"])
+    shown = run("show", "sum", "--address", address).stdout
+    assert "  advice: add in eu: 2 workers now, 3 wanted; busy \\x1b[2J\n" in shown
+    assert "advice as of 2026-01-31" in shown
+
+
 def test_what_a_worker_says_does_not_reach_the_terminal_as_it_is(address, worker):
     worker("sum", version="\x1b[2J", zone="\x07")
     for asked in (("ls",), ("show", "sum"), ("watch", "sum", "--count", "1")):

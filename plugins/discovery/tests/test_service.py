@@ -231,7 +231,7 @@ def test_bookmarks_tell_the_revision_every_few_seconds_and_soon_after_somebody_c
     talk.registry.put(worker())
     talk.news()
     talk.sleep(5)
-    assert talk.news() == [("bookmark/", {"kind": "bookmark", "revision": 1, "epoch": "e1"})]
+    assert talk.news() == [("bookmark/", {"kind": "bookmark", "revision": 1, "advice": 0, "epoch": "e1"})]
     talk.sleep(1)
     talk.feed("watch", b"\x01service/")
     talk.feed("watch", b"\x01bookmark/")
@@ -304,6 +304,8 @@ def test_keeps_its_contract_whatever_comes():
         ("requests", (b"client", b"STATS", b'{"service":"s1"}')),
         ("requests", (b"client", b"PING", b'{"service":"s1"}')),
         ("requests", (b"client", b"CHANGES", b'{"revision":3,"epoch":"1","limit":4}')),
+        ("requests", (b"client", b"ADVISE", b'{"as_of":"2026-01-31T12:00:00Z","rows":[]}')),
+        ("requests", (b"client", b"ADVICE", b'{"service":"s1"}')),
         ("watch", (b"\x01service/",)),
         ("watch", (b"\x00service/",)),
     ]
@@ -316,8 +318,8 @@ ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda each: st.lists(each) | st.dictionaries(st.text(), each),
 )
-COMMANDS = ["LIST", "INFO", "STATS", "PING", "CHANGES"]
-OPTIONS = ["service", "version", "metadata", "state", "gone", "limit", "after", "revision", "epoch"]
+COMMANDS = ["LIST", "INFO", "STATS", "PING", "CHANGES", "ADVISE", "ADVICE"]
+OPTIONS = ["service", "version", "metadata", "state", "gone", "limit", "after", "revision", "epoch", "as_of", "rows"]
 
 
 @settings(deadline=None, max_examples=300)

@@ -37,7 +37,7 @@ def test_each_run_has_an_epoch_of_its_own():
     assert one._epoch != other._epoch
 
 
-@pytest.mark.parametrize("wrong", [{"grace": -1.0}, {"memory": float("nan")}, {"bookmark": 0.0}])
+@pytest.mark.parametrize("wrong", [{"grace": -1.0}, {"memory": float("nan")}, {"bookmark": 0.0}, {"advice_keep": 0.0}])
 def test_wrong_times_are_refused(wrong):
     with pytest.raises(ValueError, match="seconds"):
         DiscoverySettings(**wrong)

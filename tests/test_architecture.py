@@ -36,6 +36,9 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "scale0_core"
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 
+COMMANDS_ONLY = {"spark": "Spark never runs in the broker's process"}
+"""Plugins that add commands and nothing to a broker, and why."""
+
 NOT_SOURCE = {"__pycache__", "build", "template"}
 
 
@@ -384,7 +387,7 @@ def test_every_plugin_has_the_same_shape(plugin: Path):
     wanted = {"pyproject.toml", "README.md", f"scale0_{plugin.name}", "tests"}
     assert wanted <= {path.name for path in plugin.iterdir()}
     assert {"__init__.py", "py.typed"} <= {path.name for path in package(plugin).iterdir()}
-    assert list(package(plugin).rglob("plugin.py"))
+    assert list(package(plugin).rglob("plugin.py")) or plugin.name in COMMANDS_ONLY
     assert sources(plugin / "tests")
     assert (plugin / "README.md").read_text(encoding="utf-8").strip()
 
@@ -394,6 +397,9 @@ def test_a_plugin_has_one_stem_in_four_places(plugin: Path):
     about = project(plugin)
     stem = plugin.name
     assert f"scale0-{stem}".replace("_", "-") == about["name"].replace("_", "-")
+    if stem in COMMANDS_ONLY:
+        assert about["entry-points"] == {"scale0.commands": {stem: f"scale0_{stem}.command:main"}}
+        return
     # the name of the entry point is the name in broker.plugins and the name of the table, [plugin.echo]; a distribution
     # of several plugins has a folder for each
     roles = sorted(path.parent.name for path in package(plugin).glob("*/plugin.py"))

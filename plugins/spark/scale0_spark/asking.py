@@ -1,0 +1,141 @@
+"""Asks many servers many questions at once, and waits for none of them longer than it must."""
+
+# does I/O: it talks to music servers
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import attrs
+import zmq
+
+from scale0_spark.plans import HEADER, Answer, read_answer
+
+MOST_OPEN = 64
+"""Questions that one server has at a time: it holds up whoever does not take its answers."""
+MOST_LINES = 64
+"""Servers that are asked at a time."""
+MOST_AT_ONCE = 1000
+"""Messages that are read from one server before it is another's turn: one that never stops holds up nobody."""
+MOST_IN_FRAME = 2 * 1024 * 1024
+"""Bytes that a frame of an answer may have; who sends more is disconnected."""
+MOST_SILENCES = 30
+"""All questions together take at most so many times as long as one server may be silent."""
+POLL_MS = 100
+
+
+@attrs.frozen
+class Question:
+    """What is asked, and where."""
+
+    endpoint: str
+    word: bytes
+    rest: tuple[bytes, ...] = ()
+
+
+@attrs.frozen
+class Silence:
+    """Why there is no answer."""
+
+    why: str
+
+
+class _Line:
+    """One server, and what it is asked."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, now: float) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.maxmsgsize = MOST_IN_FRAME
+        self.socket.immediate = True  # so that "sent" means that somebody was there
+        self.waiting: deque[tuple[int, Question]] = deque()
+        self.open: dict[bytes, int] = {}
+        self.heard = now
+        self.fault = ""
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.fault = f"not an address: {error}"
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and not self.open
+
+    def send(self) -> None:
+        while self.waiting and len(self.open) < MOST_OPEN:
+            number, question = self.waiting[0]
+            tag = b"%d" % number
+            try:
+                self.socket.send_multipart((HEADER, question.word, tag, *question.rest), zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self.waiting.popleft()
+            self.open[tag] = number
+
+    def receive(self, now: float) -> Iterable[tuple[int, Answer]]:
+        """Give the answers that are there; what nobody asked for is left alone."""
+        for _ in range(MOST_AT_ONCE):
+            try:
+                frames = self.socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            found = read_answer(frames)
+            if found is not None and found[0] in self.open:
+                self.heard = now
+                yield self.open.pop(found[0]), found[1]
+
+    def give_up(self, when: str) -> Iterable[tuple[int, Silence]]:
+        """Give all that is left without an answer."""
+        reached = "no answer" if self.open else "nobody is there"
+        why = self.fault or f"{reached} {when}"
+        numbers = [*self.open.values(), *(number for number, _ in self.waiting)]
+        self.open.clear()
+        self.waiting.clear()
+        return [(number, Silence(why)) for number in numbers]
+
+
+def ask_all(questions: Sequence[Question], timeout: float) -> list[Answer | Silence]:
+    """Give an answer to each question, or why there is none.
+
+    A server is given up when it has said nothing for ``timeout`` seconds; all are, when together they took too long.
+    """
+    answers: dict[int, Answer | Silence] = {}
+    endpoints = list(dict.fromkeys(question.endpoint for question in questions))
+    end = time.monotonic() + timeout * MOST_SILENCES
+    with zmq.Context() as context:
+        for start in range(0, len(endpoints), MOST_LINES):
+            some = endpoints[start : start + MOST_LINES]
+            lines = {endpoint: _Line(context, endpoint, time.monotonic()) for endpoint in some}
+            for number, question in enumerate(questions):
+                if question.endpoint in lines:
+                    lines[question.endpoint].waiting.append((number, question))
+            try:
+                _talk(list(lines.values()), answers, timeout, end)
+            finally:
+                for line in lines.values():
+                    line.socket.close()
+    return [answers[number] for number in range(len(questions))]
+
+
+def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout: float, end: float) -> None:
+    """Ask until all have answered or are given up."""
+    poller = zmq.Poller()
+    for line in lines:
+        poller.register(line.socket, zmq.POLLIN)
+    active = list(lines)
+    while active:
+        for line in active:
+            line.send()
+        poller.poll(min(POLL_MS, round(timeout * 1000)))
+        now = time.monotonic()
+        for line in active:
+            answers.update(line.receive(now))
+            if line.fault or now - line.heard > timeout:
+                answers.update(line.give_up(f"within {timeout:g} s"))
+            elif now > end:
+                answers.update(line.give_up(f"before all had {timeout * MOST_SILENCES:g} s"))
+            if line.done:
+                poller.unregister(line.socket)  # what it says from now on would wake us up in vain
+        active = [line for line in active if not line.done]

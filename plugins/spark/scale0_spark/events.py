@@ -1,0 +1,171 @@
+"""Events as Spark reads them: their columns, where they come from, and each of them once.
+
+The columns are made from what the core says about events, so that there is one list of fields. Events of one kind and
+day lie in a folder of their own, and a job reads only those that it asks for.
+"""
+# does I/O: it lists and reads files of events
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from scale0_core.api import events
+from scale0_core.cli.kit import NegativeError
+from scale0_spark.columns import COLUMNS, too_new
+
+_TYPES: dict[str, DataType] = {
+    "short": ShortType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "date": DateType(),
+}
+
+SCHEMA = StructType([StructField(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
+"""Columns of events, as they are stored; `kind` and `date` are in the names of the folders."""
+
+ID = ("broker", "epoch", "seq")
+"""What tells one event from all others: an event may come twice, but never with another id."""
+
+LATE = "1 hour"
+"""How late an event may come to a stream, behind the latest one, and still count."""
+
+FILES_PER_BATCH = 64
+"""How many files a batch of a stream takes at most."""
+
+MANY_BLOCKS = 50_000
+"""With repeats in more blocks than that, looking at all events alike is the cheaper way."""
+
+
+def read_events(
+    spark: SparkSession,
+    folder: str,
+    kinds: Iterable[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    earlier: Iterable[str] = (),
+) -> DataFrame:
+    """Read stored events of these kinds, from `since` on and before `until`; repeats are still among them.
+
+    Of the kinds `earlier`, what was before `since` is read as well. Files that telemetry removes meanwhile, to keep its
+    quota, are passed over; it counts what it removes. Events of a later version are an error when they are read.
+    """
+    try:
+        found = spark.read.schema(SCHEMA).option("ignoreMissingFiles", "true").parquet(folder)
+        files = found.inputFiles()
+    except AnalysisException as error:
+        raise _no_events(folder, str(error).splitlines()[0]) from error
+    if not files:
+        raise _no_events(folder, "it holds no Parquet file")
+    return of_known_versions(between(of_kinds(found, kinds), since, until, earlier))
+
+
+def stream_events(
+    spark: SparkSession,
+    folder: str,
+    kinds: Iterable[str] | None = None,
+    *,
+    files_per_batch: int = FILES_PER_BATCH,
+) -> DataFrame:
+    """Read stored events of these kinds as a stream that goes on when files are added."""
+    wanted = f"{{{','.join(sorted(kinds))}}}" if kinds is not None else "*"
+    found = (
+        spark.readStream.schema(SCHEMA)
+        .option("basePath", folder)
+        .option("maxFilesPerTrigger", files_per_batch)
+        # Spark passes over files that are older than this beside the newest: by default a week, without a word
+        .option("maxFileAge", "3650d")
+        # a batch may name a file that telemetry has removed since, to keep its quota; it would fail for ever
+        .option("ignoreMissingFiles", "true")
+        .parquet(f"{folder.rstrip('/')}/date=*/kind={wanted}")
+    )
+    return of_known_versions(found)
+
+
+def of_known_versions(found: DataFrame) -> DataFrame:
+    """Have events of a later version end the query: something in them means another thing than we know."""
+    version = F.col("v")
+    refused = F.raise_error(F.replace(F.lit(too_new("%")), F.lit("%"), version.cast("string"))).cast("boolean")
+    return found.where(F.when(version > F.lit(events.VERSION), refused).otherwise(F.lit(True)))
+
+
+def of_kinds(found: DataFrame, kinds: Iterable[str] | None) -> DataFrame:
+    """Keep events of these kinds, or all."""
+    return found if kinds is None else found.where(F.col("kind").isin(*kinds))
+
+
+def between(found: DataFrame, since: datetime | None, until: datetime | None, earlier: Iterable[str] = ()) -> DataFrame:
+    """Keep events from `since` on, or `earlier` kinds, and before `until`; folders of other days are not read."""
+    if since is not None:
+        always = F.col("kind").isin(*earlier)
+        found = found.where(always | (F.col("date") >= F.lit(_utc(since).date())))  # by itself: it chooses folders
+        found = found.where(always | (F.col("ts") >= F.lit(_utc(since))))
+    if until is not None:
+        found = found.where((F.col("date") <= F.lit(_utc(until).date())) & (F.col("ts") < F.lit(_utc(until))))
+    return found
+
+
+def deduplicated(found: DataFrame, late: str = LATE) -> DataFrame:
+    """Keep each event once, though it was stored or sent again.
+
+    A stream remembers the ids of events as long as they may still come again, and drops events that are later than
+    that; Spark counts these. A batch looks first for blocks of 64 numbers in which some came twice: that is a small
+    aggregation over three columns, where comparing all events would send every one of them through a shuffle. Most
+    often there are none; else only the events of those blocks are compared.
+    """
+    if found.isStreaming:
+        return found.withWatermark("ts", late).dropDuplicatesWithinWatermark(list(ID))
+    blocks = [(row["block"],) for row in _blocks_with_repeats(found).limit(MANY_BLOCKS + 1).collect()]
+    if not blocks:
+        return found
+    if len(blocks) > MANY_BLOCKS:
+        return found.dropDuplicates(list(ID))
+    marked = found.withColumn("block", _block())
+    repeats = F.broadcast(found.sparkSession.createDataFrame(blocks, "block long"))
+    once = marked.join(repeats, "block", "left_anti")
+    again = marked.join(repeats, "block", "left_semi").dropDuplicates(list(ID))
+    return once.union(again).drop("block")
+
+
+def _block() -> Column:
+    # blocks that share a hash by chance are compared without need, and come out right all the same
+    return F.xxhash64("broker", "epoch", F.shiftright("seq", 6))
+
+
+def _blocks_with_repeats(found: DataFrame) -> DataFrame:
+    place = F.expr("shiftleft(1L, cast(seq & 63 as int))")
+    seen = found.groupBy(_block().alias("block")).agg(
+        F.count(F.lit(1)).alias("events"), F.bit_count(F.bit_or(place)).alias("numbers")
+    )
+    return seen.where(F.col("events") > F.col("numbers")).select("block")
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+
+
+def _no_events(folder: str, why: str) -> NegativeError:
+    return NegativeError(
+        f"there are no events in {folder}",
+        why,
+        "nothing was computed",
+        "enable the plugin telemetry, or name its folder",
+    )

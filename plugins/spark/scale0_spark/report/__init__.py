@@ -1,0 +1,1 @@
+"""Tables as one page with charts, and as pictures."""

@@ -1,0 +1,139 @@
+"""The same tables from streams: always up to date, and exact over any number of crashes.
+
+Spark keeps the state of each window or song, and hands on the rows that a batch changed, each with its new and whole
+value. They take the place of the old ones in the table. After a crash a batch comes again, from the same events and
+the same state: it replaces the same rows by the same values. So nothing needs to be remembered beside Spark's own
+checkpoint, and a table is never half a batch ahead or behind for long.
+
+Only tables that add up are made this way. Plans, forecasts and comparisons look at weeks as a whole: they are jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from scale0_spark.events import LATE, deduplicated, of_kinds
+from scale0_spark.jobs import Options
+from scale0_spark.transforms import availability, caches, popularity, trends
+
+
+class Store(Protocol):
+    """Where tables are kept."""
+
+    def read(self, name: str) -> pa.Table | None:
+        """Give a table, or None if it was never written."""
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Put a table in the place of the one that is there; whole, or not at all."""
+
+
+@attrs.frozen
+class Stream:
+    """How a table is made from a stream of events."""
+
+    table: str
+    kinds: tuple[str, ...]
+    keys: tuple[str, ...]
+    """What rows of the sums are told apart by."""
+    sums: Callable[[DataFrame, Options], DataFrame]
+    """What Spark keeps the state of."""
+    finish: Callable[[DataFrame, Options], DataFrame] | None = None
+    """Makes the table from all sums, where the sums are not the table already."""
+
+
+def _trends(every: str) -> Stream:
+    def sums(events: DataFrame, options: Options) -> DataFrame:
+        return trends.trends(events, every, accuracy=options.accuracy)
+
+    return Stream(f"trends_{every}", trends.KINDS, trends.KEYS, sums)
+
+
+_ALL = (
+    _trends("minute"),
+    _trends("hour"),
+    _trends("day"),
+    Stream(
+        "popularity",
+        popularity.KINDS,
+        popularity.KEYS,
+        lambda events, options: popularity.totals(events, options.popularity),
+        lambda sums, options: popularity.ranked(sums, options.popularity).orderBy("rank"),
+    ),
+    Stream("cache_rates", caches.KINDS, caches.KEYS, lambda events, options: caches.cache_rates(events)),
+    Stream(
+        "flapping",
+        availability.FLAPPING_KINDS,
+        availability.FLAPPING_KEYS,
+        lambda events, options: availability.changes(events),
+        lambda sums, options: availability.flaps(sums, options.availability),
+    ),
+)
+
+STREAMS: Mapping[str, Stream] = {stream.table: stream for stream in _ALL}
+"""The tables that can be made from streams."""
+
+SUMS = "sums_of_"
+"""What the sums are called from which a table is finished; they are kept beside it."""
+
+
+def start(
+    stream: Stream,
+    events: DataFrame,
+    store: Store,
+    checkpoint: str,
+    *,
+    options: Options | None = None,
+    late: str = LATE,
+    trigger: Mapping[str, str | bool] | None = None,
+) -> StreamingQuery:
+    """Start the query that keeps a table up to date.
+
+    `checkpoint` is a folder for this table alone, in which Spark remembers how far it is. `trigger` is what Spark's
+    `trigger` takes, such as `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
+    """
+    chosen = options or Options()
+    once = deduplicated(of_kinds(events, stream.kinds), late)
+
+    def put(changed: DataFrame, batch: int) -> None:
+        _put(stream, changed, store, chosen, begins=batch == 0)
+
+    writer = (
+        stream.sums(once, chosen)
+        .writeStream.queryName(stream.table)
+        .outputMode("update")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(put)
+    )
+    if trigger:
+        writer = writer.trigger(**trigger)  # type: ignore[arg-type]
+    return writer.start()
+
+
+def _put(stream: Stream, changed: DataFrame, store: Store, options: Options, *, begins: bool) -> None:
+    rows = changed.toArrow()
+    name = f"{SUMS}{stream.table}" if stream.finish else stream.table
+    # with a new checkpoint Spark counts from nothing: the table of another one would be mixed with the new sums
+    before = None if begins else store.read(name)
+    if not rows.num_rows and before is not None:
+        return
+    sums = upserted(before, rows, stream.keys)
+    store.write(name, sums)
+    if stream.finish is not None:
+        finished = stream.finish(changed.sparkSession.createDataFrame(sums), options)
+        store.write(stream.table, finished.toArrow())
+
+
+def upserted(before: pa.Table | None, rows: pa.Table, keys: Iterable[str]) -> pa.Table:
+    """Put rows in the place of those with the same keys, or beside them; the result is in the order of its keys."""
+    names = list(keys)
+    old = [] if before is None else [before.select(rows.column_names).cast(rows.schema)]
+    both = pa.concat_tables([*old, rows])
+    numbered = both.append_column("place", pa.array(range(both.num_rows), pa.int64()))
+    last = numbered.group_by(names).aggregate([("place", "max")])
+    return both.take(last.column("place_max")).sort_by([(name, "ascending") for name in names])

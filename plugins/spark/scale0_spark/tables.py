@@ -1,0 +1,211 @@
+"""Result tables in a folder: each one Parquet file, with a small JSON beside it for pages to show.
+
+A table is written beside its place and put there by one rename, so that readers see the old one or the new one,
+whole. The JSON follows by a rename of its own; both have the same mark, so that between the two, or after a crash
+there, it is seen that the JSON is of the table before. The driver writes them: the folder is the user's own, also when
+the work was done by a cluster.
+"""
+# does I/O: it keeps tables on disk
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import attrs
+
+from scale0_core.api import Scale0Error
+from scale0_core.cli.kit import Exit, NegativeError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = "scale0.table/1"
+MARK = b"scale0.mark"
+"""Where the mark stands in the Parquet file's metadata."""
+FIRST_ROWS = 2000
+"""How many rows stand in the JSON beside a table."""
+
+LEFT_BEHIND = 600.0
+"""Seconds after which a file that should have been renamed or removed is taken for one of a process that was killed."""
+
+TABLES = {
+    "trends_minute": "requests, errors and latencies of each service, by minute",
+    "trends_second": "the same by second, for what was short",
+    "trends_hour": "the same by hour",
+    "trends_day": "the same by day",
+    "availability": "how long each worker was there",
+    "flapping": "workers and brokers that left unexpectedly again and again",
+    "capacity": "how busy each service is, and when it will be full",
+    "popularity": "songs by requests, the recent ones counting more",
+    "cache_rates": "how many searches each music server answered by itself",
+    "replication_plan": "which songs should be copied to which music servers",
+    "placement_plan": "which services should have more or fewer workers in which group",
+    "anomalies": "hours unlike the same hour of the weeks before",
+}
+"""The tables that the jobs write, and what each tells."""
+
+
+class TableDamagedError(Scale0Error):
+    """A file of a table cannot be read."""
+
+    exit_code = Exit.DATA
+
+
+@attrs.frozen
+class Entry:
+    """What is known of a table without reading it."""
+
+    name: str
+    rows: int
+    columns: tuple[str, ...]
+    written: str
+    """When, in UTC, as ISO 8601."""
+    bytes: int
+    first: tuple[dict[str, Any], ...] = attrs.field(default=(), repr=False)
+    """The first rows, as plain values: times are ISO 8601 in UTC."""
+
+
+def file_of(out: Path, name: str) -> Path:
+    """Give the Parquet file of a table."""
+    if not name.isidentifier():  # it becomes a path
+        raise UsageError(
+            f"{name!r} is not the name of a table", "", "nothing was read or written", "scale0 spark tables"
+        )
+    return out / name / f"{name}.parquet"
+
+
+def write(out: Path, name: str, table: pa.Table, now: datetime | None = None) -> Entry:
+    """Write a table, or put it in the place of the one that is there."""
+    import pyarrow.parquet as pq
+
+    path, mark = file_of(out, name), secrets.token_hex(8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for place in (path, out / f"{name}.json"):
+        _remove_leftovers(place)
+    with beside(path) as file:
+        pq.write_table(table.replace_schema_metadata({MARK: mark}), file, compression="zstd")
+        size = os.fstat(file.fileno()).st_size
+    written = (now or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat(timespec="seconds")
+    first = tuple(_plain(row) for row in table.slice(0, FIRST_ROWS).to_pylist())
+    entry = Entry(name, table.num_rows, tuple(table.column_names), written, size, first)
+    with beside(out / f"{name}.json") as file:
+        file.write(json.dumps(_as_json(entry, table, mark), ensure_ascii=False, allow_nan=False).encode())
+    return entry
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what writes that were killed have left beside a file; a write that still goes on is younger than that."""
+    for left in path.parent.glob(f".{path.name}-*"):
+        with contextlib.suppress(OSError):  # another process may be at it as well
+            if time.time() - left.stat().st_mtime > LEFT_BEHIND:
+                left.unlink()
+
+
+def read(out: Path, name: str) -> pa.Table:
+    """Read a table; a NegativeError says that it is not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = file_of(out, name)
+    try:
+        with path.open("rb") as file:  # opened once: a table that is replaced meanwhile is still read whole
+            return pq.read_table(file).replace_schema_metadata(None)
+    except FileNotFoundError:
+        raise NegativeError(
+            f"there is no table {name} in {out}", "no job has written it", "nothing was read", "scale0 spark run"
+        ) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableDamagedError(
+            f"{path} cannot be read", str(error).splitlines()[0], "nothing was read", "run the job again"
+        ) from error
+
+
+def entries(out: Path) -> list[Entry]:
+    """List the tables of a folder by what stands beside them; a table whose JSON is of another is read itself."""
+    names = sorted(path.parent.name for path in out.glob("*/*.parquet") if path.stem == path.parent.name)
+    return [_entry(out, name) for name in names if name.isidentifier()]
+
+
+def _entry(out: Path, name: str) -> Entry:
+    found = file_of(out, name).stat()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        told = json.loads((out / f"{name}.json").read_bytes())
+        if told["mark"] == _mark(file_of(out, name)):
+            columns = tuple(str(column["name"]) for column in told["columns"])
+            first = tuple(map(dict, told["first"]))
+            return Entry(name, int(told["rows"]), columns, str(told["written"]), int(told["bytes"]), first)
+    table = read(out, name)
+    written = datetime.fromtimestamp(found.st_mtime, timezone.utc).isoformat(timespec="seconds")
+    first = tuple(_plain(row) for row in table.slice(0, FIRST_ROWS).to_pylist())
+    return Entry(name, table.num_rows, tuple(table.column_names), written, found.st_size, first)
+
+
+def _mark(path: Path) -> str | None:
+    """Give the mark of a table's file; None if it has none."""
+    import pyarrow.parquet as pq
+
+    found = (pq.read_metadata(path).metadata or {}).get(MARK)
+    return None if found is None else found.decode()
+
+
+def _as_json(entry: Entry, table: pa.Table, mark: str) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "table": entry.name,
+        "about": TABLES.get(entry.name, ""),
+        "file": f"{entry.name}/{entry.name}.parquet",
+        "mark": mark,
+        "written": entry.written,
+        "rows": entry.rows,
+        "bytes": entry.bytes,
+        "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
+        "first": entry.first,
+    }
+
+
+def plain(value: object) -> object:
+    """Give a value as JSON has it: times as ISO 8601 in UTC, no NaN."""
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return aware.astimezone(timezone.utc).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: plain(value) for key, value in row.items()}
+
+
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that takes the place of `path` when it is whole, and leaves nothing behind when it is not."""
+    # not of tempfile: a file that is made so has the rights that the user's umask leaves, whichever thread makes it
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

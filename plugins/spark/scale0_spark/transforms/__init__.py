@@ -1,0 +1,1 @@
+"""From events to tables: functions from DataFrame to DataFrame, without I/O."""

@@ -1,0 +1,160 @@
+"""How many workers each service should have in each group.
+
+Work is measured in busy tasks: seconds of work in an hour, divided by 3,600. A group needs so many workers that the
+busiest hours, but for one in twenty, load them to the wanted utilisation. Requests that nobody took count as well:
+where some were refused or waited until it was too late, one more worker is asked for.
+"""
+
+from __future__ import annotations
+
+import attrs
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from scale0_spark.transforms.capacity import DAY, HOUR, REQUESTS, busy_workers
+from scale0_spark.transforms.windows import share, total
+
+KINDS = ("task", "rpc", "join", "leave", "heartbeat")
+"""The kinds of events that the plan is made of."""
+
+SIGNS = ("join", "leave", "heartbeat")
+"""The kinds that tell whether a worker is here. A task is no sign: it may be told after its worker is gone."""
+
+TURNED_AWAY = ("refused", "timeout")
+
+PLACE = ["service", "group"]
+
+
+@attrs.frozen
+class Placement:
+    """What the plan depends on."""
+
+    utilisation: float = attrs.field(
+        default=0.6, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
+    )
+    """How busy workers should be in busy hours."""
+    slack: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
+    """A worker is taken away only where the others could bear this share of load more."""
+    turned_away: float = attrs.field(default=0.01, validator=attrs.validators.ge(0))
+    """Which share of requests may be refused or time out before one more worker is asked for."""
+    small_share: float = attrs.field(default=0.05, validator=attrs.validators.ge(0))
+    """A group with a smaller share of a service's requests can do with the workers of others."""
+    alive_days: float = attrs.field(default=7.0, validator=attrs.validators.gt(0))
+    """Brokers of which nothing was heard for longer have no workers."""
+
+
+def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataFrame:  # noqa: B008
+    """Give a row for each service and group that has requests for it or workers of it."""
+    demand, work, workers = _demand(events), _work(events), _workers(events, options)
+    rows = (
+        demand.join(workers, PLACE, "full_outer")
+        .join(work, PLACE, "left_outer")
+        .fillna(0.0, ["share", "turned_away", "busy"])
+        .fillna(0, ["workers_now"])
+        .withColumn("slots", F.coalesce("slots", F.lit(1.0)))
+    )
+    return _advised(rows, options).orderBy("service", "group")
+
+
+def _demand(events: DataFrame) -> DataFrame:
+    # a bridge passed these on, and who has them tells of them; or they were for a service of the broker itself
+    passed_on = F.col("peer").isNull() & F.col("service_us").isNotNull()
+    requests = events.where(F.col("kind").isin(*REQUESTS) & ~passed_on).withColumn("group", _group())
+    counted = requests.groupBy(*PLACE).agg(
+        total().alias("requests"),
+        share(total(F.col("outcome").isin(*TURNED_AWAY)), total()).alias("turned_away"),
+    )
+    whole = F.sum("requests").over(Window.partitionBy("service"))
+    return counted.select(*PLACE, "turned_away", share(F.col("requests"), whole).alias("share"))
+
+
+def _work(events: DataFrame) -> DataFrame:
+    """Give how many tasks at once were worked on in busy hours."""
+    hours = (
+        busy_workers(events)
+        .withColumn("group", _group())
+        .groupBy("window_start", *PLACE)
+        .agg((F.sum("busy_s") / F.lit(HOUR)).alias("busy"))
+    )
+    return hours.groupBy(*PLACE).agg(F.percentile("busy", 0.95).alias("busy"))
+
+
+def _workers(events: DataFrame, options: Placement) -> DataFrame:
+    """Count the workers that are here at the end: they gave a sign of life after they last left, if they ever did.
+
+    A broker that was killed tells of nobody's leaving. So only its last start counts, and that only if it was heard of.
+    """
+    brokers = events.groupBy("broker").agg(F.max("epoch").alias("epoch"), F.max("ts").alias("heard"))
+    latest = F.max(F.unix_micros("heard")).over(Window.partitionBy(F.lit(0)))
+    silence = (latest - F.unix_micros("heard")) / F.lit(DAY * 1e6)
+    running = brokers.withColumn("silence", silence).where(F.col("silence") <= options.alive_days)
+    signs = events.where(F.col("kind").isin(*SIGNS) & F.col("peer").isNotNull())
+    of_running = signs.join(F.broadcast(running.select("broker", "epoch")), ["broker", "epoch"], "left_semi")
+    left, joined = F.col("kind") == "leave", F.col("kind") == "join"
+    at = F.struct("ts", "seq")
+    last = of_running.groupBy("broker", "service", "peer").agg(
+        F.max(F.when(left, F.col("ts"))).alias("left_at"),
+        F.max(F.when(~left, F.col("ts"))).alias("seen_at"),
+        F.max_by("group", at).alias("group"),
+        F.max_by(F.when(joined, F.col("count")), F.when(joined, at)).alias("slots"),
+    )
+    # at the same time it left: a turn of the loop has one time, and a worker that is back shows it soon
+    here = last.where(F.col("left_at").isNull() | (F.col("seen_at") > F.col("left_at"))).withColumn("group", _group())
+    return here.groupBy(*PLACE).agg(
+        F.count(F.lit(1)).alias("workers_now"),
+        F.avg(F.greatest(F.coalesce("slots", F.lit(1)), F.lit(1))).alias("slots"),
+    )
+
+
+def _group() -> Column:
+    return F.coalesce(F.col("group"), F.lit(""))
+
+
+def _advised(rows: DataFrame, options: Placement) -> DataFrame:
+    now, wanted = F.col("workers_now"), F.col("workers_wanted")
+    sized = (
+        rows.withColumn("needed", F.col("busy") / (F.col("slots") * F.lit(options.utilisation)))
+        .withColumn("workers_wanted", _wanted(options))
+        .withColumn("utilisation", F.when(now > 0, F.col("busy") / (now * F.col("slots"))).otherwise(F.lit(0.0)))
+    )
+    elsewhere = F.max(F.col("workers_wanted") > F.col("workers_now")).over(Window.partitionBy("service"))
+    moves = (F.col("share") < options.small_share) & elsewhere & (wanted < now)
+    advice = F.when(wanted > now, "add").when(moves, "move").when(wanted < now, "remove").otherwise("keep")
+    return sized.withColumn("advice", advice).select(
+        *PLACE,
+        now.cast("long").alias("workers_now"),
+        wanted.cast("long").alias("workers_wanted"),
+        "utilisation", "share", "advice",
+        _reason(options).alias("reason"),
+    )  # fmt: skip
+
+
+def _wanted(options: Placement) -> Column:
+    """Give the number of workers: never fewer than one where there is demand, and taken away with care."""
+    now = F.col("workers_now")
+    least = F.when((F.col("share") >= options.small_share) & (F.col("share") > 0), 1).otherwise(0)
+    needed = F.greatest(F.ceil(F.col("needed")), least)
+    more = F.when(F.col("turned_away") > options.turned_away, F.greatest(needed, now + 1)).otherwise(needed)
+    with_room = F.greatest(F.ceil(F.col("needed") * F.lit(1 + options.slack)), least)
+    return F.when(more >= now, more).otherwise(F.least(now, with_room))
+
+
+def _reason(options: Placement) -> Column:
+    percent = F.lit(100.0)
+    return (
+        F.when(
+            (F.col("advice") == "add") & (F.col("turned_away") > options.turned_away),
+            F.format_string("%.1f %% of the requests were refused or timed out", F.col("turned_away") * percent),
+        )
+        .when(
+            (F.col("advice") == "add") & (F.col("workers_now") == 0),
+            F.format_string("%.1f %% of the requests come here, and no worker is", F.col("share") * percent),
+        )
+        .when(
+            F.col("advice") == "move",
+            F.format_string(
+                "only %.1f %% of the requests come here; other groups want workers", F.col("share") * percent
+            ),
+        )
+        .otherwise(F.format_string("busy hours load the workers to %.1f %%", F.col("utilisation") * percent))
+    )

@@ -1,0 +1,59 @@
+"""Trends of services: how many requests, how many failed, and how long they waited and took.
+
+Percentiles are those of Spark's `percentile_approx`. With an accuracy of 1,000 the value given for p99 lies, in the
+order of all values, between p98.9 and p99.1. A window with few events gives exact ones. They are taken of the events
+that were kept: sampling is by kind, so that each request of a service had the same chance.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from scale0_spark.transforms.windows import SECONDS, share, total, window
+
+KINDS = ("task", "rpc")
+"""The kinds of events that trends are made of."""
+
+ACCURACY = 1000
+"""Ranks of percentiles are off by 1/1000 of the events of a window at most."""
+
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+KEYS = ("window_start", "service", "kind")
+"""What rows are told apart by."""
+
+
+def failed() -> Column:
+    """Tell whether a request ended badly; one that its client took back did not."""
+    return ~F.coalesce(F.col("outcome"), F.lit("ok")).isin("ok", "cancelled")
+
+
+def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:
+    """Give a row for each window, service and kind of requests; `every` is `second`, `minute`, `hour` or `day`."""
+    ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
+    counted = (
+        events.where(F.col("kind").isin(*KINDS))
+        .groupBy(window(every), "service", "kind")
+        .agg(
+            total().alias("requests"),
+            total(failed()).alias("errors"),
+            F.percentile_approx("queue_us", ranks, accuracy).alias("queue"),
+            F.percentile_approx("service_us", ranks, accuracy).alias("service_time"),
+        )
+    )
+    return counted.select(
+        F.col("window.start").alias("window_start"),
+        "service",
+        "kind",
+        "requests",
+        "errors",
+        (F.col("requests") / F.lit(float(SECONDS[every]))).alias("rate_per_s"),
+        share(F.col("errors"), F.col("requests")).alias("error_share"),
+        *_percentiles("queue", "queue"),
+        *_percentiles("service_time", "service"),
+    )
+
+
+def _percentiles(column: str, prefix: str) -> list[Column]:
+    return [F.col(column)[place].cast("double").alias(f"{prefix}_{name}") for place, name in enumerate(PERCENTILES)]

@@ -1,0 +1,221 @@
+"""The zpipes protocol as a source and a sink need it: one socket, one request at a time, asked again until answered.
+
+Every request that is made here may be made twice, so that a broker that was away, or was started anew, is simply asked
+again. A socket belongs to the process that opened it and is never pickled.
+"""
+
+# does I/O: it talks to a broker
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import zmq
+
+from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
+from scale0_spark.zpipes.payloads import columns_in
+
+FIRST_WAIT = 2.0
+"""Seconds until a request is sent anew; they double each time."""
+PAUSE = 0.05
+ROWS_AT_ONCE = 65_536
+BYTES_AT_ONCE = 8 * 1024 * 1024
+MOST_IN_FRAME = 64 * 1024 * 1024
+"""Bytes that a frame of an answer may have: more than that no broker sends that is set as most are."""
+BUSY = 429
+PASSES = (408, BUSY, 507)
+"""Codes of refusals that may pass: it is tried again."""
+
+
+@attrs.frozen
+class PipeState:
+    """What is known of a pipe; ``groups`` has the number each of them reads next."""
+
+    made: float
+    first: int
+    next: int
+    links: int
+    durable: bool
+    groups: Mapping[str, int]
+
+    @classmethod
+    def read(cls, pipe: str, text: bytes) -> PipeState:
+        """Take it from the answer to INFO."""
+        try:
+            row = json.loads(text)
+            groups = {str(name): int(group["next"]) for name, group in row["groups"].items()}
+            numbers = (int(row["first"]), int(row["next"]), int(row["links"]))
+            return cls(float(row["made"]), *numbers, durable=bool(row["durable"]), groups=groups)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            raise AnswerError(f"the broker's account of pipe {pipe} is malformed", repr(error)) from None
+
+
+class Pipes:
+    """The pipes at one address."""
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._socket: zmq.Socket[bytes] | None = None
+        self._asked: list[Any] = []
+
+    def __enter__(self) -> Pipes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __getstate__(self) -> tuple[str, float]:
+        """Leave the socket out."""
+        return self._address, self._timeout
+
+    def __setstate__(self, state: tuple[str, float]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close the socket; it is opened again when it is needed."""
+        if self._socket is not None:
+            self._socket.close(0)
+            self._socket = None
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def ask(self, *frames: Any) -> list[zmq.Frame]:
+        """Send a request and give the answer, without its first word."""
+        self._send(frames)
+        return self._answer()
+
+    def _send(self, frames: tuple[Any, ...]) -> None:
+        self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
+        if self._socket is None:
+            self._socket = zmq.Context.instance().socket(zmq.DEALER)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_IN_FRAME)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            try:
+                self._socket.connect(self._address)
+            except zmq.ZMQError as error:
+                self.close()
+                raise UnreachedError(f"{self._address} cannot be connected to", str(error)) from None
+        with contextlib.suppress(zmq.Again):  # what cannot even be queued is sent anew like what is not answered
+            self._socket.send_multipart(self._asked, zmq.DONTWAIT, copy=False)
+
+    def _answer(self) -> list[zmq.Frame]:
+        """Wait for the answer to what was sent; send it again as long as there is none."""
+        end = time.monotonic() + self._timeout
+        wait = FIRST_WAIT
+        while True:
+            left = end - time.monotonic()
+            answer = self._received(min(wait, max(left, 0.001)))
+            if answer is not None:
+                code = _code(answer)
+                if code not in PASSES or left <= 0:
+                    return self._checked(answer, code)
+                time.sleep(PAUSE)
+            elif left <= 0:
+                self.close()
+                raise UnreachedError(
+                    f"the broker at {self._address} does not answer", f"it was asked for {self._timeout:g} seconds", "",
+                    "start it, or give it longer by the option timeout; what was read or written so far is not lost",
+                )  # fmt: skip
+            else:
+                wait *= 2
+                self.close()  # so that a late answer is not taken for that to a later request
+            self._send(tuple(self._asked))
+
+    def _received(self, seconds: float) -> list[zmq.Frame] | None:
+        socket = self._socket
+        while socket is not None and socket.poll(int(seconds * 1000) + 1):
+            answer: list[zmq.Frame] = socket.recv_multipart(copy=False)
+            if len(answer) > 1 or answer[0].bytes != b"PROBE":
+                return answer
+        return None
+
+    def _checked(self, answer: list[zmq.Frame], code: int | None) -> list[zmq.Frame]:
+        request = bytes(self._asked[0]).decode()
+        if code is not None:
+            reason = answer[2].bytes.decode("utf-8", "replace") if len(answer) > 2 else ""
+            what = f"the broker at {self._address} refused {request} ({code})"
+            raise RefusedError(what, reason, "", "", code)
+        word, wanted = answer[0].bytes, request.encode() if request in ("ROWS", "INFO") else b"OK"
+        if word != wanted:
+            raise AnswerError(f"{self._address} does not serve pipes", f"it answered {word[:20]!r} to {request}")
+        return answer[1:]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def state(self, pipe: str) -> PipeState | None:
+        """Look at a pipe; None if it is not there."""
+        try:
+            answer = self.ask("INFO", pipe)
+        except RefusedError as error:
+            if error.code == 404:
+                return None
+            raise
+        return PipeState.read(pipe, answer[0].bytes if answer else b"")
+
+    def make_group(self, pipe: str, group: str, start: str | int, lease_ms: int = 0) -> int:
+        """Make a group that begins at a number, or find it; give the number of its first chunk."""
+        lease = (str(lease_ms),) if lease_ms else ()
+        answer = self.ask("GROUP", pipe, group, str(start), *lease)
+        return self._number(answer)
+
+    def acknowledge(self, pipe: str, group: str, number: int) -> None:
+        """Let the broker remove all up to a number, as far as this group is concerned."""
+        self.ask("ACK", pipe, group, str(number))
+
+    def rows(self, pipe: str, group: str, start: int, end: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Give the chunks from one number up to before another: where each part begins and ends, and its rows.
+
+        The next part is under way while the last one is worked on.
+        """
+        if start >= end:
+            return
+        self._send(self._rows(pipe, group, start, end))
+        while start < end:
+            following, batch = columns_in(pipe, self._answer(), start)
+            if following <= start:
+                raise DataLossError(f"pipe {pipe} ends at chunk {start}", f"chunks up to {end - 1} were there before")
+            following = min(following, end)
+            if following < end:
+                self._send(self._rows(pipe, group, following, end))
+            if len(batch) and batch.column(1)[-1].as_py() >= end:  # where numbers are missing, more came than was asked
+                batch = batch.slice(0, int(np.searchsorted(batch.column(1).to_numpy(), end)))
+            yield start, following, batch
+            start = following
+
+    @staticmethod
+    def _rows(pipe: str, group: str, start: int, end: int) -> tuple[str, ...]:
+        return ("ROWS", pipe, group, str(start), str(min(ROWS_AT_ONCE, end - start)), str(BYTES_AT_ONCE), "0")
+
+    def put(self, pipe: str, writer: str, first: int, batch: Any) -> int:
+        """Add chunks that the writer has counted; give the number that it may send next."""
+        return self._number(self.ask("PUT", pipe, writer, str(first), batch, "0"))
+
+    def move(self, pipe: str, writer: str, number: int, staged: list[str]) -> int:
+        """Let what was staged appear in a pipe, once for each number; give the number after the last move."""
+        return self._number(self.ask("MOVE", pipe, writer, str(number), *staged))
+
+    @staticmethod
+    def _number(answer: list[zmq.Frame]) -> int:
+        digits = answer[0].bytes if answer else b""
+        if not digits.isdigit() or len(digits) > 19:
+            raise AnswerError("the broker's answer has no number", f"but {digits[:20]!r}")
+        return int(digits)
+
+
+def _code(answer: list[zmq.Frame]) -> int | None:
+    """Give the code of a refusal; None if it is none."""
+    if answer[0].bytes != b"ERROR":
+        return None
+    digits = answer[1].bytes if len(answer) > 1 else b""
+    return int(digits) if digits.isdigit() and len(digits) < 5 else 0

@@ -1,0 +1,57 @@
+"""One Spark session for all tests of a process, since each start costs seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+
+collect_ignore_glob = [] if HAS_SPARK else ["test_*.py"]
+"""Without PySpark, as in the environment of the broker's own tests, there is nothing to run here."""
+
+THEIR_WARNINGS = (
+    "ignore::DeprecationWarning:pyspark",
+    "ignore::FutureWarning:pyspark",
+    "ignore::UserWarning:pyspark",
+    "ignore::ResourceWarning:pyspark",
+    r"ignore:unclosed file <_io.TextIOWrapper name=\d+ :ResourceWarning",  # a pipe of a process that it started
+)
+"""Warnings about PySpark's own code, which we cannot mend; those about ours stay errors."""
+
+SMALL = {"spark.driver.memory": "1g"}
+"""All that differs from the session that users get."""
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Every Java of the tests starts in less time and with fewer threads; none lives long enough for the best code."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in THEIR_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)  # for all that tests start, as well
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["TZ"] = "UTC"
+    hypothesis.settings.register_profile("busy", deadline=None)  # beside a Java that starts, anything may take long
+    hypothesis.settings.load_profile("busy")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that two processes end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from scale0_spark.session import open_session
+
+    with open_session("scale0-tests", "local[2]", settings=SMALL) as session:
+        yield session

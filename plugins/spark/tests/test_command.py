@@ -1,0 +1,153 @@
+"""The command: what it refuses before Spark starts, what it shows without Spark, and a stream from start to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from scale0_core.cli.kit import NegativeError, NotReachedError, UsageError
+from scale0_spark import command, jobs, streaming, tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
+SCALE0 = shutil.which("scale0", path=str(Path(sys.executable).parent)) or "scale0"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(command.main, arguments)
+
+
+def test_help_does_not_import_spark():
+    code = (
+        "import sys; from click.testing import CliRunner; from scale0_spark.command import main\n"
+        "for words in (['--help'], ['stream', '--help'], ['tables', '--out', 'nowhere']):\n"
+        "    assert CliRunner().invoke(main, words).exit_code == 0, words\n"
+        "print(*(name for name in ('pyspark', 'pandas', 'matplotlib', 'numpy') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_every_job_and_every_stream_has_its_place_in_the_command():
+    assert set(command.JOBS) <= set(jobs.JOBS)
+    assert set(command.JOBS) <= set(command.main.commands)
+    assert set(command.STREAMED) == set(streaming.STREAMS)
+    assert command.SUMS == streaming.SUMS
+    assert {table for job in jobs.JOBS.values() for table in job.tables} == set(tables.TABLES)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trends", "--master", "local[x]"],
+        ["trends", "--remote", "http://x"],
+        ["trends", "--since", "2030-01-02", "--until", "2030-01-01"],
+        ["stream", "--since", "7d"],
+        ["stream", "--address", "tcp://127.0.0.1:1"],
+        ["replication", "--wait", "3"],
+        ["placement", "--discovery", "tcp://127.0.0.1:1"],
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_spark_starts(words: list[str], tmp_path: Path):
+    assert isinstance(call(*words, "--events", str(tmp_path), "--out", str(tmp_path)).exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--since", "yesterday"], ["--conf", "x"], ["--conf", "a=b"], ["--half-life", "0"], ["--since", "999999w"]],
+)
+def test_options_that_cannot_be_read_are_refused(words: list[str], tmp_path: Path):
+    assert call("popularity", *words, "--events", str(tmp_path)).exit_code == 2
+
+
+def test_tables_that_no_stream_makes_are_refused():
+    assert call("stream", "--tables", "capacity").exit_code == 2
+    assert call("stream", "--tables", " , ").exit_code == 2
+
+
+def test_a_folder_of_events_that_is_not_there_is_named_before_spark_starts(tmp_path: Path):
+    failure = call("trends", "--events", str(tmp_path / "nowhere"), "--quiet").exception
+    assert isinstance(failure, NegativeError)
+    assert "nowhere" in failure.problem.what
+    assert "--events" in failure.problem.remedy
+
+
+def test_a_pipe_that_nobody_serves_is_named_before_spark_starts(tmp_path: Path):
+    failure = call(
+        "stream", "--pipe", "events", "--address", f"ipc://{tmp_path}/nobody", "--out", str(tmp_path)
+    ).exception
+    assert isinstance(failure, NotReachedError)
+
+
+def test_folders_are_those_of_the_broker_unless_others_are_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    failure = call("trends", "--quiet", "-n", "mine").exception
+    assert isinstance(failure, NegativeError)
+    assert str(tmp_path / "scale0" / "mine" / "telemetry") in failure.problem.what
+
+
+def test_tables_are_listed_and_shown(tmp_path: Path):
+    tables.write(tmp_path, "popularity", pa.table({"song": ["a", "b"], "score": [1.5, 2.0]}), NOW)
+    tables.write(tmp_path, "sums_of_popularity", pa.table({"song": ["a"]}), NOW)
+    listed = json.loads(call("tables", "--out", str(tmp_path), "-o", "json").output)
+    assert [(item["table"], item["rows"]) for item in listed["items"]] == [("popularity", 2)]
+    shown = json.loads(call("tables", "popularity", "--limit", "1", "--out", str(tmp_path), "-o", "json").output)
+    assert shown["items"] == [{"song": "a", "score": 1.5}]
+    assert "SCORE" in call("tables", "popularity", "--out", str(tmp_path)).output
+    assert isinstance(call("tables", "capacity", "--out", str(tmp_path)).exception, NegativeError)
+
+
+# --- a stream ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_stream_ends_in_order_at_a_signal_and_goes_on_when_it_is_started_again(spark: SparkSession, tmp_path: Path):
+    from scale0_spark.events import deduplicated, read_events
+
+    events, out = tmp_path / "events", tmp_path / "out"
+    generate(events, "--seed", "1", "--force")
+    words = [SCALE0, "spark", "stream", "--events", str(events), "--out", str(out), "--tables", "popularity",
+             "--master", "local[1]", "--conf", "spark.driver.memory=1g"]  # fmt: skip
+    started = subprocess.Popen([*words, "--every", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert started.stderr is not None
+        for line in started.stderr:  # progress lines tell of the batch
+            if "popularity: batch" in line and (out / "popularity.json").exists():
+                break
+        started.send_signal(signal.SIGTERM)
+        output, complaints = started.communicate(timeout=400)
+    finally:
+        started.kill()
+    assert started.returncode == 0, complaints
+    assert "popularity" in output
+
+    generate(events, "--seed", "2", "--start", "2026-01-07", "--append")
+    again = subprocess.run([*words, "--once", "--quiet"], capture_output=True, text=True, timeout=400, check=False)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == ""
+    job = jobs.JOBS["popularity"]
+    batch = jobs.run(job, deduplicated(read_events(spark, str(events), job.kinds)))["popularity"].toArrow().to_pylist()
+    assert by_song(tables.read(out, "popularity").to_pylist()) == by_song(batch)
+
+
+def generate(folder: Path, *more: str) -> None:
+    words = [SCALE0, "telemetry", "generate", "--rows", "5000", "--days", "1", "--brokers", "1", "--quiet"]
+    subprocess.run([*words, "--out", str(folder), *more], check=True, capture_output=True, env=dict(os.environ))
+
+
+def by_song(rows: list[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    return {row["song"]: (row["requests"], row["downloads"], pytest.approx(row["score"])) for row in rows}

@@ -1,0 +1,167 @@
+"""One page with everything in it, whatever names the events brought."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scale0_core.cli.kit import NegativeError
+from scale0_spark import tables
+from scale0_spark.report.drawing import DARK, LIGHT, label
+from scale0_spark.report.page import ReportError, write_report
+
+_HERE = Path(__file__).parent
+_SPEC = importlib.util.spec_from_file_location("sample_tables", _HERE / "sample_tables.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+sample_tables = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(sample_tables)
+
+HOSTILE = (
+    '<script>alert("1")</script>',
+    "</svg><img src=x onerror=alert(2)>",
+    "$\\frac{1}{$ \x00\x1b[31m\u202egnp.exe",
+)
+VOID = {"meta", "link", "br", "img", "input", "hr", "path", "use"}
+
+
+class Page(HTMLParser):
+    """Reads a page, and notes what a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page]:
+    out = tmp_path_factory.mktemp("report")
+    sample_tables.write_all(out)
+    written = write_report(out)
+    return out, Page(written.page.read_text(encoding="utf-8"))
+
+
+def test_the_page_needs_nothing_else(report: tuple[Path, Page]):
+    out, page = report
+    text = (out / "report.html").read_text()
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed", "img", "base", "form"}
+    addresses = [
+        value for _, attrs in page.tags for name, value in attrs.items() if name in ("href", "src", "xlink:href")
+    ]
+    assert addresses
+    assert all(value is not None and value.startswith("#") for value in addresses)
+    assert "@import" not in text
+    assert re.findall(r"url\((?!#)", text) == []
+    policy = next(meta for meta in page.all("meta") if meta.get("http-equiv"))
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_every_chart_is_told_in_words_and_numbers(report: tuple[Path, Page]):
+    _, page = report
+    pictures = page.all("svg")
+    ids = [attrs["id"] for _, attrs in page.tags if attrs.get("id")]
+    assert len(ids) == len(set(ids))
+    assert len(pictures) == len(page.all("figure")) == len(page.all("details")) == 10
+    for picture in pictures:
+        assert picture["role"] == "img"
+        assert {picture["aria-labelledby"], picture["aria-describedby"]} <= set(ids)
+    assert len(page.all("table")) == len(page.all("caption"))
+    assert page.all("html") == [{"lang": "en"}]
+    assert page.open == []  # every element is closed
+
+
+def test_every_chart_is_a_png_too(report: tuple[Path, Page]):
+    out, page = report
+    pictures = sorted(path.name for path in (out / "charts").iterdir())
+    assert len(pictures) == len(page.all("svg"))
+    assert {"requests.png", "songs.png", "capacity.png", "availability.png", "caches.png"} <= set(pictures)
+    assert all((out / "charts" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+def test_it_can_be_read_in_light_and_dark_and_on_a_phone(report: tuple[Path, Page]):
+    out, _ = report
+    text = (out / "report.html").read_text()
+    assert LIGHT.ink in text
+    assert DARK.ink in text
+    assert "prefers-color-scheme:dark" in text
+    assert 'content="width=device-width, initial-scale=1"' in text
+    charts = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert re.findall(r"#[0-9a-f]{6}\b", charts) == []  # charts have the page's colours only
+
+
+def test_names_from_events_stay_names(tmp_path: Path):
+    sample_tables.write_all(tmp_path, services=HOSTILE, days=2, song=HOSTILE[1])
+    text = write_report(tmp_path).page.read_text(encoding="utf-8")
+    page = Page(text)
+    assert not {tag for tag, _ in page.tags} & {"script", "img"}
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+    assert page.open == []
+    assert any('<script>alert("1")</script>' in part for part in page.texts)
+    assert not {"\x00", "\x1b", "\u202e"} & set(text)
+
+
+def test_tables_without_rows_give_a_page_without_charts(tmp_path: Path):
+    names = ("song", "requests", "downloads", "score", "rank")
+    tables.write(tmp_path, "popularity", pa.table({name: pa.array([], pa.float64()) for name in names}))
+    written = write_report(tmp_path)
+    assert written.charts == ()
+    assert Page(written.page.read_text()).all("figure") == []
+
+
+def test_charts_of_an_earlier_report_go(tmp_path: Path):
+    sample_tables.write_all(tmp_path, days=1)
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "gone.png").write_bytes(b"")
+    write_report(tmp_path)
+    assert not (tmp_path / "charts" / "gone.png").exists()
+
+
+def test_without_tables_there_is_no_report(tmp_path: Path):
+    with pytest.raises(NegativeError):
+        write_report(tmp_path)
+
+
+def test_without_matplotlib_a_sentence_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sample_tables.write_all(tmp_path, days=1)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ReportError) as caught:
+        write_report(tmp_path)
+    assert 'pip install "scale0-spark[report]"' in caught.value.problem.remedy
+
+
+@given(st.text())
+def test_a_label_is_short_and_has_no_signs_that_steer(text: str):
+    shown = label(text)
+    assert 1 <= len(shown) <= 32
+    assert shown.isprintable() or "\u00a0" in shown or any(sign.isspace() for sign in shown)
+    assert not set("\x00\x1b\n\r\u202e\u2028") & set(shown)

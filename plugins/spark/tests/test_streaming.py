@@ -1,0 +1,236 @@
+"""Tables from streams are those of batches, over late events, repeats and crashes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from scale0_spark.events import deduplicated, read_events, stream_events
+from scale0_spark.jobs import JOBS, run
+from scale0_spark.running import Store
+from scale0_spark.streaming import STREAMS, start, upserted
+
+from .event_rows import Row, by_chance, of_arrow, plain, store
+
+JOB_OF = {
+    **dict.fromkeys(("trends_minute", "trends_hour", "trends_day"), "trends"),
+    "popularity": "popularity",
+    "cache_rates": "caches",
+    "flapping": "availability",
+}
+
+
+def pieces(seed: int, count: int, number: int) -> list[list[Row]]:
+    """Cut five hours of events into pieces, in which some come late and some again."""
+    chance = random.Random(seed)
+    rows = by_chance(seed, count, days=5 / 24)
+    cut: list[list[Row]] = [[] for _ in range(number)]
+    for place, row in enumerate(rows):
+        piece = place * number // len(rows)
+        later = min(number - 1, piece + 1)
+        cut[later if chance.random() < 0.1 else piece].append(row)
+        if chance.random() < 0.1:
+            cut[later].append(row)
+    for piece in cut:
+        chance.shuffle(piece)
+    return cut
+
+
+def same(got: list[Row], wanted: list[Row]) -> None:
+    def key(row: Row) -> tuple[str, ...]:
+        names = ("window_start", "broker", "service", "kind", "peer", "server", "song")
+        return tuple(str(row.get(name)) for name in names)
+
+    assert len(got) == len(wanted)
+    assert {key(row) for row in got} == {key(row) for row in wanted}
+    expected = {key(row): row for row in wanted}
+    for row in got:
+        for name, value in expected[key(row)].items():
+            exact = value is None or isinstance(value, str)
+            assert row[name] == (value if exact else pytest.approx(value, rel=1e-9)), (key(row), name)
+
+
+def test_each_event_counts_once_however_often_it_was_stored(spark: SparkSession, tmp_path: Path):
+    rows = by_chance(5, 300)
+    store(tmp_path, rows, "first")
+    once = deduplicated(read_events(spark, str(tmp_path)))
+    assert once.count() == len(rows)
+    store(tmp_path, [row for row in rows if row["seq"] % 10 == 0], "again")
+    store(tmp_path, rows[:2], "and-again")
+    events = read_events(spark, str(tmp_path))
+    assert events.count() > len(rows)
+    ids = [(row.broker, row.epoch, row.seq) for row in deduplicated(events).select("broker", "epoch", "seq").collect()]
+    assert sorted(ids) == sorted((row["broker"], row["epoch"], row["seq"]) for row in rows)
+
+
+def test_a_stream_of_late_and_repeated_events_gives_the_tables_of_a_batch(spark: SparkSession, tmp_path: Path):
+    events, tables = tmp_path / "events", Store(str(tmp_path / "tables"))
+    cut = pieces(11, 500, 10)
+    store(events, cut[0], "piece-000")
+    queries = [
+        start(
+            stream,
+            stream_events(spark, str(events), stream.kinds),
+            tables,
+            str(tmp_path / "checkpoints" / name),
+            late="2 hours",
+        )
+        for name, stream in STREAMS.items()
+    ]
+    try:
+        for halves in (cut[1:5], cut[5:]):
+            for place, piece in enumerate(halves):
+                store(events, piece, f"piece-{cut.index(piece):03}-{place}")
+            for query in queries:
+                query.processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    stored = deduplicated(read_events(spark, str(events))).cache()
+    for table, job in JOB_OF.items():
+        wanted = plain(run(JOBS[job], stored)[table])
+        assert wanted
+        got = tables.read(table)
+        assert got is not None
+        same(of_arrow(got), wanted)
+    stored.unpersist()
+
+
+def test_rows_take_the_place_of_those_with_the_same_keys():
+    before = pa.table({"a": ["x", None, "y"], "b": [1, 2, 3]})
+    after = upserted(before, pa.table({"a": ["z", None], "b": [4, 5]}), ["a"])
+    assert after.to_pylist() == [{"a": "x", "b": 1}, {"a": "y", "b": 3}, {"a": "z", "b": 4}, {"a": None, "b": 5}]
+    assert upserted(after, after, ["a"]) == after
+
+
+def run_once(spark: SparkSession, name: str, events: Path, tables: Store, checkpoint: Path) -> None:
+    """Take in what is there."""
+    stream = STREAMS[name]
+    source = stream_events(spark, str(events), stream.kinds)
+    query = start(stream, source, tables, str(checkpoint), trigger={"availableNow": True})
+    assert query.awaitTermination(600)
+
+
+@pytest.mark.parametrize("name", ["trends_hour", "popularity"])
+def test_with_a_new_checkpoint_a_table_begins_anew(spark: SparkSession, tmp_path: Path, name: str):
+    tables, (before, after) = Store(str(tmp_path / "tables")), pieces(13, 200, 2)
+    store(tmp_path / "one", before, "piece")
+    run_once(spark, name, tmp_path / "one", tables, tmp_path / "checkpoint")
+    store(tmp_path / "two", after, "piece")
+    run_once(spark, name, tmp_path / "two", tables, tmp_path / "another")
+    got = tables.read(name)
+    assert got is not None
+    stored = deduplicated(read_events(spark, str(tmp_path / "two")))
+    same(of_arrow(got), plain(run(JOBS[JOB_OF[name]], stored)[name]))
+
+
+class Broken(Store):
+    """Cannot write."""
+
+    def write(self, name: str, table: pa.Table) -> None:
+        raise OSError("no space left")
+
+
+def test_a_batch_that_names_a_file_which_is_gone_by_now_goes_on_without_it(spark: SparkSession, tmp_path: Path):
+    events, folder = tmp_path / "events", str(tmp_path / "tables")
+    gone, stays = pieces(14, 100, 2)
+    store(events, gone, "gone")
+    store(events, stays, "stays")
+    with pytest.raises(StreamingQueryException, match="no space left"):
+        run_once(spark, "cache_rates", events, Broken(folder), tmp_path / "checkpoint")
+    planned = read_events(spark, str(events), ["song_search"])
+    for path in events.glob("*/*/gone.parquet"):
+        path.unlink()
+    assert planned.count() == sum(row["kind"] == "song_search" for row in stays)
+    run_once(spark, "cache_rates", events, Store(folder), tmp_path / "checkpoint")
+    got = Store(folder).read("cache_rates")
+    assert got is not None
+    same(of_arrow(got), plain(run(JOBS["caches"], deduplicated(read_events(spark, str(events))))["cache_rates"]))
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+SCALE0 = str(Path(sys.executable).with_name("scale0"))
+NAMES = ("trends_minute", "popularity")
+PATIENCE = 300.0
+
+
+class Killed:
+    """The command that keeps tables up to date, until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.checkpoints = folder / "out", folder / "checkpoints"
+        self.words = [
+            SCALE0, "spark", "stream", "--events", str(folder / "events"), "--out", str(self.out), "--checkpoints",
+            str(self.checkpoints), "--tables", ",".join(NAMES), "--master", "local[2]", "--quiet",
+            "--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1",
+        ]  # fmt: skip
+
+    def traces(self, moment: str) -> set[tuple[str, int]]:
+        """Give the files that show how often it came to a moment: each has a new name, or is a new file."""
+        found = {
+            "planned": self.checkpoints.glob("*/offsets/[0-9]*"),
+            "ended": self.checkpoints.glob("*/commits/[0-9]*"),
+            "sums": self.out.glob("sums_of_popularity/*.parquet"),
+            "table": self.out.glob("[!s]*/*.parquet"),
+        }[moment]
+        return {(str(path), path.stat().st_ino) for path in found}
+
+    def live(self, moments: list[str], meanwhile: Callable[[], None], pause: float) -> None:
+        """Start it, wait for one moment after the other, and kill it; `meanwhile` is done before the last."""
+        process = subprocess.Popen([*self.words, "--every", "0.1"], start_new_session=True, stdout=subprocess.DEVNULL)
+        try:
+            for place, moment in enumerate(moments):
+                known = self.traces(moment)
+                if place == len(moments) - 1:
+                    meanwhile()
+                ends = time.monotonic() + PATIENCE
+                while self.traces(moment) <= known:
+                    assert process.poll() is None, "it ended by itself"
+                    assert time.monotonic() < ends, f"it never came to {moment}"
+                    time.sleep(0.005)
+            time.sleep(pause)
+            assert process.poll() is None
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # Python and Java die together
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_query_that_is_killed_ten_times_makes_the_tables_of_an_undisturbed_one(spark: SparkSession, tmp_path: Path):
+    chance, events, killed = random.Random(3), tmp_path / "events", Killed(tmp_path)
+    cut = iter(enumerate(pieces(7, 600, 32)))
+
+    def come(count: int) -> None:
+        for number, piece in list(islice(cut, count)):
+            store(events, piece, f"piece-{number:03}")
+
+    for turn in range(10):
+        come(2)
+        last = ("planned", "sums", "table", "ended")[turn % 4]
+        moments = [last] if turn < 5 else ["ended", last]  # in its first batch after a start, or in a later one
+        killed.live(moments, lambda: come(1), chance.choice([0.0, 0.02, 0.2]))
+    come(2)
+    subprocess.run([*killed.words, "--once"], check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+    undisturbed = Store(str(tmp_path / "undisturbed"))
+    for name in NAMES:
+        run_once(spark, name, events, undisturbed, tmp_path / "other" / name)
+        got, wanted = Store(str(killed.out)).read(name), undisturbed.read(name)
+        assert got is not None
+        assert wanted is not None
+        same(of_arrow(got), of_arrow(wanted))
+    stored = deduplicated(read_events(spark, str(events)))
+    same(of_arrow(wanted), plain(run(JOBS["popularity"], stored)["popularity"]))

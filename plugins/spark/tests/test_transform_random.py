@@ -1,0 +1,95 @@
+"""Transforms against plain Python on events by chance."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from scale0_spark.transforms.anomalies import Anomalies, anomalies
+from scale0_spark.transforms.availability import availability, flapping
+from scale0_spark.transforms.caches import cache_rates
+from scale0_spark.transforms.capacity import Capacity, capacity
+from scale0_spark.transforms.placement import placement_plan
+from scale0_spark.transforms.popularity import Popularity, popularity
+from scale0_spark.transforms.replication import Replication, replication_plan
+from scale0_spark.transforms.trends import trends
+
+from . import plain_reference as reference
+from .event_rows import DAY, MONDAY, by_chance, cases, frame, plain, shuffled
+from .plain_reference import Table
+
+SEEDS = st.lists(st.integers(0, 2**32), min_size=4, max_size=4, unique=True)
+"""Each example is several cases at once: what costs time is a job of Spark, not its rows."""
+
+few = settings(
+    max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+
+def check(table: DataFrame, keys: list[str], wanted: Table) -> None:
+    """Look whether a table has these rows and no others, and these values in them."""
+    got = plain(table)
+    by_key = {tuple(row[key] for key in keys): row for row in got}
+    assert wanted
+    assert len(by_key) == len(got)
+    assert by_key.keys() == wanted.keys()
+    for key, values in wanted.items():
+        for name, value in values.items():
+            exact = value is None or isinstance(value, str)
+            error = 1e-6 if name == "saturation_at" else 1e-9  # where two lines meet that may be nearly parallel
+            assert by_key[key][name] == (value if exact else pytest.approx(value, rel=error, abs=1e-6)), (key, name)
+
+
+@few
+@given(SEEDS)
+def test_trends_and_rates(spark: SparkSession, seeds: list[int]):
+    rows = cases(seeds, 200)
+    events = frame(spark, shuffled(rows, 1)).cache()
+    for every in ("minute", "hour", "day"):
+        check(trends(events, every), ["window_start", "service", "kind"], reference.trends(rows, every))
+    check(cache_rates(events), ["window_start", "server"], reference.cache_rates(rows))
+    events.unpersist()
+
+
+@few
+@given(SEEDS)
+def test_workers_and_brokers(spark: SparkSession, seeds: list[int]):
+    rows = cases(seeds, 200)
+    events = frame(spark, shuffled(rows, 2)).cache()
+    check(availability(events), ["broker", "service", "peer"], reference.availability(rows))
+    check(flapping(events), ["broker", "service", "peer", "window_start"], reference.flapping(rows))
+    events.unpersist()
+
+
+@few
+@given(SEEDS)
+def test_capacity_and_placement(spark: SparkSession, seeds: list[int]):
+    rows = cases(seeds, 200)
+    events = frame(spark, shuffled(rows, 3)).cache()
+    check(placement_plan(events), ["service", "group"], reference.placement_plan(rows))
+    check(capacity(events, Capacity(hours=5)), ["window_start", "service"], reference.capacity(rows, 5))
+    events.unpersist()
+
+
+@few
+@given(SEEDS, st.sampled_from([7.0, 0.01]), st.sampled_from([None, 30.0]))
+def test_songs(spark: SparkSession, seeds: list[int], half_life: float, as_of_day: float | None):
+    rows = cases(seeds, 60, days=20.0)
+    events = frame(spark, shuffled(rows, 4)).cache()
+    as_of = None if as_of_day is None else as_of_day * DAY
+    moment = None if as_of is None else MONDAY.timestamp() + as_of
+    options = Replication(wanted=1.0, per_server=1, half_life_days=half_life, alive_days=12.0, as_of=moment)
+    wanted = reference.replication_plan(rows, 1.0, 1, half_life, 12.0, as_of)
+    check(replication_plan(events, options), ["song", "server"], wanted)
+    check(popularity(events, Popularity(half_life, moment)), ["song"], reference.popularity(rows, half_life, as_of))
+    events.unpersist()
+
+
+def test_anomalies(spark: SparkSession):
+    rows = by_chance(4, 3000, days=40.0)
+    options = Anomalies(weeks=4, least_weeks=2, deviation=1.5)
+    wanted = reference.anomalies(reference.trends(rows, "hour"), 4, 2, 1.5)
+    check(anomalies(frame(spark, rows), options), ["window_start", "service", "kind", "measure"], wanted)

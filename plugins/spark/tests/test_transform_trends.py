@@ -1,0 +1,59 @@
+"""Trends of services, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from scale0_spark.transforms.trends import trends
+
+from .event_rows import DAY, HOUR, MONDAY, Log, frame, plain
+
+COLUMNS = [
+    "window_start", "service", "kind", "requests", "errors", "rate_per_s", "error_share",
+    "queue_p50", "queue_p95", "queue_p99", "service_p50", "service_p95", "service_p99",
+]  # fmt: skip
+
+
+def test_trends_of_a_minute_counted_by_hand(spark: SparkSession):
+    log = Log()
+    for at, outcome, queue_us, service_us in (
+        (0.0, "ok", 10, 100),
+        (1.0, "error", 20, 200),
+        (59.999999, "cancelled", 30, 300),
+        (60.0, "timeout", 40, 400),
+    ):
+        log.add("task", at, service="echo", outcome=outcome, queue_us=queue_us, service_us=service_us)
+    log.add("rpc", 5.0, service="echo", outcome="refused", queue_us=7)
+    log.add("join", 5.0, service="echo", peer="w")
+    table = trends(frame(spark, log.rows), "minute").orderBy("window_start", "kind")
+    assert table.columns == COLUMNS
+    first, second = MONDAY, MONDAY.replace(minute=1)
+    expected = spark.createDataFrame(
+        [
+            Row(*COLUMNS)(first, "echo", "rpc", 1.0, 1.0, 1 / 60, 1.0, 7.0, 7.0, 7.0, None, None, None),
+            Row(*COLUMNS)(first, "echo", "task", 3.0, 1.0, 3 / 60, 1 / 3, 20.0, 30.0, 30.0, 200.0, 300.0, 300.0),
+            Row(*COLUMNS)(second, "echo", "task", 1.0, 1.0, 1 / 60, 1.0, 40.0, 40.0, 40.0, 400.0, 400.0, 400.0),
+        ],
+        table.schema,
+    )
+    assertDataFrameEqual(table, expected)
+
+
+def test_seconds_hours_and_days_begin_in_utc_and_a_sampled_event_stands_for_many(spark: SparkSession):
+    log = Log()
+    log.add("task", 3599.0, weight=10.0, service="echo", outcome="ok", queue_us=1, service_us=1)
+    log.add("task", 3600.0, weight=10.0, service="echo", outcome="error", queue_us=3, service_us=3)
+    events = frame(spark, log.rows)
+    seconds = plain(trends(events, "second").orderBy("window_start"))
+    assert [(row["window_start"], row["rate_per_s"]) for row in seconds] == [(3599, 10), (3600, 10)]
+    hours = plain(trends(events, "hour").orderBy("window_start"))
+    assert [(row["window_start"], row["requests"], row["errors"]) for row in hours] == [(0, 10, 0), (HOUR, 10, 10)]
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        (day,) = plain(trends(events, "day"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert (day["window_start"], day["requests"], day["error_share"]) == (0, 20, 0.5)
+    assert day["rate_per_s"] == pytest.approx(20 / DAY)

@@ -337,15 +337,18 @@ class Addresses:
     management: str
 
 
-def start_network_broker(folder: Path, wire: str = "native", **network: object) -> tuple[Server, Addresses]:
-    """Start a real broker without plugins, for clients and workers; ``network`` is its table [network]."""
+def start_network_broker(
+    folder: Path, wire: str = "native", plugins: Mapping[str, Mapping[str, Any]] | None = None, **network: object
+) -> tuple[Server, Addresses]:
+    """Start a real broker for clients and workers, with the table [network] and, by name, the tables of plugins."""
     name = f"network-{wire}-{uuid.uuid4().hex[:6]}"
     configuration = folder / f"{name}.toml"
     addresses = Addresses(
         f"ipc://{folder}/{name}.f", f"ipc://{folder}/{name}.b", f"ipc://{configuration.with_suffix('.run')}/management"
     )
     ports = {"frontend_port": addresses.frontend, "backend_port": addresses.backend}
-    write_broker_toml(configuration, wire, {"network": {**ports, **network}})
+    tables = {f"plugin.{plugin}": table for plugin, table in (plugins or {}).items()}
+    write_broker_toml(configuration, wire, {"network": {**ports, **network}, **tables})
     return Server(name, broker_command(configuration), addresses.frontend, folder), addresses
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -164,6 +165,21 @@ def test_musicquest_downloads_and_searches() -> None:
     ratios = [figures[f"cost_100k_vs_100_songs_{kind}"] for kind in kinds]
     assert_between(figures, 0.01, 100, *(f"cost_100k_vs_100_songs_{kind}" for kind in (*kinds, "broad")))
     assert figures["cost_100k_vs_100_songs"] == max(ratios)
+
+
+def test_spark_says_what_it_lacks() -> None:
+    """Where PySpark is installed, the plugin's own tests run the bench."""
+    if importlib.util.find_spec("pyspark") is not None:
+        pytest.skip("PySpark is installed")
+    assert "warm_vs_duckdb" not in run_bench("spark.py")
+
+
+@needs_compiler
+def test_telemetry_on_and_off() -> None:
+    figures = run_bench("telemetry.py", "--starts", "1", "--rounds", "1", "--tasks", "2000", "--workers", "2")
+    assert_between(figures, 0.1, 100, "telemetry_cpu_vs_off", "telemetry_cpu_vs_off_total")
+    assert_between(figures, 0.001, 1000, "on_cpu_s_per_100k", "off_cpu_s_per_100k", "bytes_per_event")
+    assert figures["events_stored"] >= 2000
 
 
 def test_robust_finds_no_fault() -> None:

@@ -1,7 +1,7 @@
 """A broker with every plugin that is installed, on embedded defaults.
 
 Prints where it can be reached and what to try next, and runs until Ctrl-C. With ``--once`` it plays a short tour,
-checks every answer, and ends with 0 when all were right.
+checks every answer, and ends with 0 when all were right. In the end it draws its own traffic, when Spark is installed.
 """
 
 # does I/O: it is an application
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -20,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,10 @@ from scale0_musicquest.tunes import make_tunes
 from scale0_zpipes import Pipe
 
 TIMEOUT_MS = 10_000
-PLUGINS = ["echo", "discovery", "zpipes", "majordomo", "musicquest-broker", "musicquest-server"]
+PLUGINS = ["echo", "discovery", "zpipes", "majordomo", "musicquest-broker", "musicquest-server", "telemetry"]
+INSTALL_SPARK = "pip install 'scale0-spark[jre,report]' for a chart of this traffic"
+JOB_SECONDS = 300
+"""How long a job of Spark may take; its start alone takes seconds."""
 
 
 def main() -> int:
@@ -43,19 +49,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--once", action="store_true", help="play a tour that checks itself, then end")
     parser.add_argument("--name", help="the broker's name (default: demo, with --once one of its own)")
+    parser.add_argument("--report", type=Path, default=report_folder(), help="where charts go (default: %(default)s)")
     options = parser.parse_args()
     name = options.name or (f"demo-{os.getpid()}" if options.once else "demo")
-    with empty_folder() as folder, ExitStack() as started:
-        try:
-            broker = start(started, name, settings_of(folder, local=options.once))
-            for number in (1, 2):  # two more music servers, so that there is a tree
-                own = music_settings(folder, f"songs-{number}", broker.address("musicquest-broker", "servers"))
-                start(started, f"{name}-music-{number}", {**own, "broker.plugins": ["musicquest-server"]})
-        except AssertionError as error:
-            print(error, file=sys.stderr)
-            return 1
-        show(broker)
-        return tour(broker) if options.once else wait(broker)
+    report = options.report.absolute()
+    with empty_folder() as folder:
+        chart = Chart(folder / "events", report)
+        with ExitStack() as started:
+            try:
+                broker = start(started, name, settings_of(folder, local=options.once))
+                for number in (1, 2):  # two more music servers, so that there is a tree
+                    own = music_settings(folder, f"songs-{number}", broker.address("musicquest-broker", "servers"))
+                    start(started, f"{name}-music-{number}", {**own, "broker.plugins": ["musicquest-server"]})
+            except AssertionError as error:
+                print(error, file=sys.stderr)
+                return 1
+            show(broker)
+            if options.once:
+                return tour(broker, chart)
+            wait(broker, chart)
+        say_goodbye(chart)
+        return 0
 
 
 def start(started: ExitStack, name: str, settings: Mapping[str, Any]) -> ProcessBroker:
@@ -68,7 +82,12 @@ def start(started: ExitStack, name: str, settings: Mapping[str, Any]) -> Process
 
 def settings_of(folder: Path, *, local: bool) -> dict[str, Any]:
     """Give the settings of the demo's broker; a tour uses no port, which somebody else may have."""
-    settings: dict[str, Any] = {"broker.data_dir": f"{folder}/records", "broker.plugins": PLUGINS}
+    settings: dict[str, Any] = {
+        "broker.data_dir": f"{folder}/records",
+        "broker.plugins": PLUGINS,
+        "plugin.telemetry.folder": f"{folder}/events",
+        "plugin.telemetry.segment_seconds": 2.0,  # so that what happened can be looked at soon
+    }
     if not local:
         return {**settings, "plugin.musicquest-server.music": make_songs(folder, "songs", 3)}
     music = {f"bind_{who}": [f"ipc://{folder}/music-{who}"] for who in ("servers", "clients")}
@@ -125,11 +144,11 @@ def show(broker: ProcessBroker) -> None:
     print()
 
 
-def wait(broker: ProcessBroker) -> int:
+def wait(broker: ProcessBroker, chart: Chart) -> None:
     """Tell what to try, and wait for Ctrl-C."""
     scale0 = Path(sys.executable).with_name("scale0")
     print("Try in another terminal:\n")
-    for arguments, what in (
+    tries = [
         (f"echo --name {broker.name} hello", "a request and its answer"),
         (f"echo --name {broker.name} --later 2000 hello", "the same, two seconds later"),
         (f"serve --broker {broker.name} upper -- tr a-z A-Z", "a worker out of a shell command"),
@@ -146,21 +165,84 @@ def wait(broker: ProcessBroker) -> int:
         ("plugins ls", "what is installed"),
         ("plugin new weather", "write a plugin of your own"),
         ("doctor", "is this machine set up well?"),
-    ):
+    ]
+    if chart.possible:
+        trends = f"spark trends --seconds --events {chart.events} --out {chart.report}"
+        tries += [(trends, "how much was asked of whom so far"), (f"spark report --out {chart.report}", "as charts")]
+    for arguments, what in tries:
         print(f"  {scale0} {arguments:46} # {what}")
     print("\nCtrl-C ends it.", flush=True)
     ended = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: ended.set())
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     ended.wait()
-    print("\nStopping.")
-    return 0
+    print("\nStopping.", flush=True)
+
+
+# --- a chart of the demo's own traffic --------------------------------------------------------------------------------
+
+
+def report_folder() -> Path:
+    """Give where charts go: they are to be looked at when the demo is over."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scale0" / "demo"
+
+
+class Chart:
+    """Makes tables and charts out of the events that the demo's broker has written."""
+
+    def __init__(self, events: Path, report: Path) -> None:
+        self.events, self.report = events, report
+
+    @property
+    def possible(self) -> bool:
+        """Whether what draws it is installed."""
+        return all(importlib.util.find_spec(name) for name in ("scale0_spark", "pyspark", "matplotlib"))
+
+    def stored(self) -> int:
+        """Count the tasks and requests in finished files; names of those still open begin with a dot."""
+        from pyarrow.parquet import read_metadata
+
+        files = [path for kind in ("task", "rpc") for path in self.events.glob(f"date=*/kind={kind}/[!.]*.parquet")]
+        return sum(read_metadata(path).num_rows for path in files)
+
+    def draw(self) -> Path:
+        """Have Spark compute the trends, and draw them."""
+        run_job("trends", "--seconds", "--events", str(self.events), "--out", str(self.report))
+        run_job("report", "--out", str(self.report))
+        page = self.report / "report.html"
+        expect((True, True), (page.exists(), any((self.report / "charts").glob("*.png"))))
+        return page
+
+
+def run_job(*arguments: str) -> None:
+    """Run a command of the Spark plugin, and insist that it ends well."""
+    command = [sys.executable, "-m", "scale0_core", "spark", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=JOB_SECONDS, check=False)
+    if ended.returncode:
+        raise AssertionError(f"scale0 spark {arguments[0]} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+
+
+def say_goodbye(chart: Chart) -> None:
+    """Draw what happened while somebody tried the demo, if there was anything."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not chart.stored():
+        return
+    if not chart.possible:
+        print(INSTALL_SPARK)
+        return
+    print("Drawing a chart of this run's traffic; Ctrl-C leaves it out.", flush=True)
+    try:
+        print(f"The chart is in {chart.draw()}")
+    except KeyboardInterrupt:
+        print("\nLeft out.")
+    except (AssertionError, subprocess.SubprocessError) as error:
+        print(f"There is no chart: {error}", file=sys.stderr)
 
 
 # --- the tour ---------------------------------------------------------------------------------------------------------
 
 
-def tour(broker: ProcessBroker) -> int:
+def tour(broker: ProcessBroker, chart: Chart) -> int:
     """Play all steps; give 0 when every one was right."""
     steps: list[Callable[[ProcessBroker], str]] = [
         echo_at_once,
@@ -176,13 +258,14 @@ def tour(broker: ProcessBroker) -> int:
         pipes_between_commands,
         majordomo_serves_both,
         music_is_found_and_fetched,
+        partial(traffic_becomes_a_chart, chart),
         disabled_is_silent,
         one_broker_of_a_name,
         ends_cleanly,
     ]
     failed = 0
     for step in steps:
-        title = step.__name__.replace("_", " ")
+        title = name_of(step).replace("_", " ")
         try:
             print(f"  ok    {title}: {step(broker)}", flush=True)
         except (AssertionError, Scale0Error, subprocess.SubprocessError, zmq.Again) as error:
@@ -190,6 +273,11 @@ def tour(broker: ProcessBroker) -> int:
             print(f"  WRONG {title}: {error!r}", flush=True)
     print(f"\n{len(steps) - failed} of {len(steps)} steps were right.")
     return 1 if failed else 0
+
+
+def name_of(step: Callable[[ProcessBroker], str]) -> str:
+    """Give the name of a step's function."""
+    return name_of(step.func) if isinstance(step, partial) else step.__name__
 
 
 @contextmanager
@@ -383,6 +471,31 @@ def music_is_found_and_fetched(broker: ProcessBroker) -> str:
         path = client.download(hit, Path("song.wav"))
         expect(hit.song.sha256, hashlib.sha256(path.read_bytes()).hexdigest())
     return f"{len(hits)} songs in a tree of {len(servers)} servers; {hit.song.title!r} was fetched and is whole"
+
+
+def traffic_becomes_a_chart(chart: Chart, broker: ProcessBroker) -> str:
+    """Have Spark draw what this step and those before have asked for."""
+    make_waves(broker)
+    deadline = time.monotonic() + 60
+    while (stored := chart.stored()) < 1000:  # as many tasks as one of the steps had, and the files are closed soon
+        expect(True, time.monotonic() < deadline)
+        time.sleep(0.2)
+    if not chart.possible:
+        return f"{stored} events are stored; {INSTALL_SPARK}"
+    return f"{stored} events, drawn in {chart.draw()}"
+
+
+def make_waves(broker: ProcessBroker) -> None:
+    """Ask more and less for some seconds, so that there is something to see."""
+    with Worker(broker.name) as worker, Client(broker.name, timeout=10) as client:
+        worker.add("upper", bytes.upper)
+        worker.add("lower", bytes.lower)
+        worker.wait_ready()
+        for turn in range(24):
+            for service, many in (("upper", 31 + 30 * math.sin(turn / 3)), ("lower", 31 + 30 * math.cos(turn / 2))):
+                words = [b"Wave"] * round(many)
+                expect(len(words), len(list(client.map(service, words))))
+            time.sleep(0.25)
 
 
 def disabled_is_silent(broker: ProcessBroker) -> str:

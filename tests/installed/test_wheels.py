@@ -17,7 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from .conftest import ROOT, SOURCES, Environment, run
+from .conftest import PLUGINS, ROOT, SOURCES, Environment, run
 
 
 def answer_of(
@@ -30,6 +30,10 @@ def answer_of(
     return ended
 
 
+def the_one(wheels: list[Path], name: str) -> Path:
+    return next(wheel for wheel in wheels if wheel.name.startswith(f"scale0_{name}-"))
+
+
 def test_there_is_a_wheel_for_every_distribution(wheels):
     names = {tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"] for source in SOURCES}
     assert {wheel.name.split("-")[0] for wheel in wheels} == {name.replace("-", "_") for name in names}
@@ -40,7 +44,7 @@ def test_wheels_hold_types_and_licence_and_nothing_of_the_tests(wheels):
         files = zipfile.ZipFile(wheel).namelist()
         assert any(name.endswith("/py.typed") for name in files), wheel.name
         assert not [name for name in files if name.startswith(("tests/", "bench/", "plugins/"))]
-    core = zipfile.ZipFile(next(w for w in wheels if w.name.startswith("scale0_core"))).namelist()
+    core = zipfile.ZipFile(the_one(wheels, "core")).namelist()
     assert any(name.endswith("/LICENSE") for name in core)
     assert any("cli/template" in name for name in core)
 
@@ -75,14 +79,14 @@ def test_a_broker_on_embedded_defaults_answers_and_ends(installed, tmp_path):
 def test_doctor_finds_the_machine_in_order(installed, wheels, tmp_path):
     report = json.loads(answer_of(installed, "doctor", "-o", "json", cwd=tmp_path).stdout)
     found = {row["what"] if "what" in row else row["name"]: row["found"] for row in report["items"]}
-    core = next(wheel for wheel in wheels if wheel.name.startswith("scale0_core"))
+    core = the_one(wheels, "core")
     is_native = any(name.endswith(".so") for name in zipfile.ZipFile(core).namelist())  # if there was a compiler
     assert found["wire"].startswith("native" if is_native else "pure")
 
 
 def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_wheel, wheels, tmp_path):
     assert not [name for name in zipfile.ZipFile(pure_wheel).namelist() if name.endswith((".so", ".pyd"))]
-    echo = next(wheel for wheel in wheels if wheel.name.startswith("scale0_echo"))
+    echo = the_one(wheels, "echo")
     environment = Environment(tmp_path / "venv").create(pure_wheel, echo)
     version = json.loads(answer_of(environment, "version", "-o", "json", cwd=tmp_path).stdout)
     assert version["wire"] == "pure"
@@ -90,11 +94,12 @@ def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_whe
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("source", SOURCES[1:], ids=lambda source: source.name)
-def test_the_tests_of_every_plugin_pass_against_the_wheels(source, wheels, tmp_path):
-    own = next(wheel for wheel in wheels if wheel.name.startswith(f"scale0_{source.name}-"))
-    tools = ("pytest", "pytest-rerunfailures", "hypothesis")
-    environment = Environment(tmp_path / "venv").create(*wheels, f"{own}[testing]", *tools)
+@pytest.mark.parametrize("source", PLUGINS, ids=lambda source: source.name)
+def test_the_tests_of_every_plugin_pass_against_its_wheel_with_no_other_plugin(source, wheels, tmp_path):
+    core, own = (the_one(wheels, name) for name in ("core", source.name))
+    tools = ("pytest", "pytest-rerunfailures", "pytest-timeout", "hypothesis")
+    environment = Environment(tmp_path / "venv").create(core, f"{own}[testing]", *tools)
     # the slow ones, such as those with many kill -9, are enough once, from the sources
-    run(environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--reruns", "1",
-        "-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests", cwd=tmp_path, timeout=800)  # fmt: skip
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--reruns", "1", "--timeout", "300")
+    where = ("-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests")
+    run(environment.python, "-m", "pytest", *options, *where, cwd=tmp_path, timeout=800)

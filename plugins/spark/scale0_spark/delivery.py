@@ -28,6 +28,8 @@ time; refused: the server, or nobody who holds the song, wants it; unreachable: 
 GOOD: frozenset[State] = frozenset({"accepted", "present", "arrived"})
 LOOK_AGAIN = 0.3
 """Seconds between two looks at whether songs have arrived."""
+ADVISE_AGAIN = 0.5
+"""Seconds after which discovery is asked again, when it has just looked at advice of somebody else."""
 
 Progress = Callable[[str], None]
 Key = tuple[str, str]
@@ -271,7 +273,11 @@ def apply_placement(
         remedy = "give rows of the table placement_plan, and the address of the socket requests of discovery"
         raise kit.UsageError("this is no placement plan", str(error), "nothing was sent", remedy) from error
     remedy = "is there a broker with the plugin discovery? scale0 discovery show discovery tells the address"
+    end = time.monotonic() + timeout
     answer = kit.ask(address, [b"ADVISE", message.body], timeout, remedy=remedy)
+    while answer[:2] == [b"ERROR", b"429"] and (left := end - time.monotonic()) > 0:  # somebody else was just before
+        time.sleep(min(left, ADVISE_AGAIN))
+        answer = kit.ask(address, [b"ADVISE", message.body], timeout, remedy=remedy)
     if answer[0] != b"ADVISE":
         why = printable(b": ".join(answer[1:3]).decode(errors="replace"), plans.LONGEST_WHY)
         raise kit.NegativeError(

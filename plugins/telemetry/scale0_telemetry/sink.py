@@ -30,6 +30,9 @@ PIECE = 8192
 then. Smaller pieces cost more: each of some twenty calls gives the interpreter up and has to get it back. Larger ones
 do as well: what the loop made is no longer in the processor's cache."""
 
+LARGEST = 8 * PIECE
+"""Events that are converted in one go when many wait: then it matters more to catch up."""
+
 EARLY = PIECE
 """So many events wake it before."""
 
@@ -86,6 +89,8 @@ class Sink:
 
     def start(self) -> None:
         """Start the thread."""
+        # pyarrow imports more at its first column: beside a busy loop that takes seconds, in which events would be lost
+        Columns("", 0).convert([(0.0, [("telemetry", [(events.DROP, 0.0, "telemetry", QUEUE, 0)])])])
         self._thread.start()
 
     def offer(self, report: BatchReport) -> None:
@@ -152,7 +157,8 @@ class Sink:
         end = self._offered
         while self._taken < end and not self._stopping:
             self._store(self._take())
-            time.sleep(PAUSE)
+            if self._offered - self._taken < LARGEST:
+                time.sleep(PAUSE)
         now = time.monotonic()
         if now >= self._load_due:
             self._load_due = now + self._settings.load_interval
@@ -176,10 +182,10 @@ class Sink:
             LOG.warning("events were lost at the end", **lost)
 
     def _take(self) -> list[Turn]:
-        """Take some turns off the queue."""
+        """Take some turns off the queue: half of what waits, within bounds."""
         turns: list[Turn] = []
-        count = 0
-        while self._queue and count < PIECE:
+        count, most = 0, min(max(PIECE, (self._offered - self._taken) // 2), LARGEST)
+        while self._queue and count < most:
             turns.append(self._queue.popleft())
             count += _count(turns[-1:])
         self._taken += count

@@ -83,6 +83,10 @@ def _over_time(axes: Axes, lines: Mapping[str, Line], theme: Theme) -> None:
             times, values, label=label(name), color=theme.series[number % len(theme.series)],
             linestyle=DASHES[number % len(DASHES)], marker=mark, markersize=4,
         )  # fmt: skip
+    moments = {moment for line in lines.values() for moment, _ in line}
+    if len(moments) == 1:  # or the axis would be of years
+        (only,) = moments
+        axes.set_xlim(*_axis([only - 30, only + 30]))
     _dates(axes)
     _legend(axes)
 
@@ -221,19 +225,24 @@ def _latency(rows: Rows, service: str, kind: str, number: int) -> Chart | None:
     lines = {title: line for title, line in lines.items() if line}
     if not lines:
         return None
+    values = [value for line in lines.values() for _, value in line]
+    wide = max(values) >= 10 * min(values)
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         _over_time(axes, lines, theme)
-        axes.set_yscale("log")
         axes.set_ylabel("milliseconds")
+        if wide:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, 1.1 * max(values))
         _short(axes.yaxis)
         axes.yaxis.set_minor_formatter(lambda *_: "")
 
     columns = ("from", *(column for column, _ in _PERCENTILES))
     table = [(iso(seconds(row)), *(_ms(row[column]) for column in columns[1:])) for row in own[-50:]]
-    highest = max(value for line in lines.values() for _, value in line)
-    alt = f"Lines over time in milliseconds, on a logarithmic scale. The highest value is {short(highest)} ms."
+    scale = ", on a logarithmic scale" if wide else ""
+    alt = f"Lines over time in milliseconds{scale}. The highest value is {short(max(values))} ms."
     what = f"Time of {label(service)} ({label(kind)})"
     return Chart(
         f"latency-{number + 1}", what, alt, (columns[0], *(f"{name}, ms" for name in columns[1:])), table, paint

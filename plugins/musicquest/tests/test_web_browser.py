@@ -292,9 +292,11 @@ def test_the_page_without_scripts(driver: Any, site: Listening):
         page.goto(site.server.guard.link)
         page.fill("#q", "blue")
         page.get_by_role("button", name="Search").click()
-        assert page.locator(".song").count() == 3
-        assert page.locator("#tree-list li").count() == 6
-        assert not page.locator("#player").is_visible()
+        # what follows waits: a page may be there in full before its style sheet is
+        expect = playwright.expect
+        expect(page.locator(".song")).to_have_count(3, timeout=PATIENCE)
+        expect(page.locator("#tree-list li")).to_have_count(6, timeout=PATIENCE)
+        expect(page.locator("#player")).to_be_hidden(timeout=PATIENCE)
     finally:
         browser.close()
 

@@ -6,7 +6,7 @@ blocks: the core does that for it. This is what makes services fast, easy to tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -164,6 +164,21 @@ class Service(Protocol):
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due at ``now``. Afterwards the next deadline lies later than ``now``."""
+
+
+@runtime_checkable
+class BatchReceiver(Protocol):
+    """A service that rather takes whole batches of messages has this as well; ``receive`` is not called then."""
+
+    def receive_batch(
+        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
+    ) -> None:
+        """Take messages until there are none left, and add to ``effects`` what is to be done.
+
+        ``later`` is for messages that nobody's work waits for, such as final replies: while much is to be done they
+        may wait a moment, so that many of them go to a peer in one piece. They may be overtaken by ``effects``. When
+        this raises, the effects so far count, and it is called again with what is left of ``messages``.
+        """
 
 
 @runtime_checkable

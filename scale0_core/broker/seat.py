@@ -19,6 +19,7 @@ from scale0_core.errors import ServiceFaultError
 from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
+    BatchReceiver,
     Connect,
     Connecting,
     Delayed,
@@ -45,6 +46,9 @@ CAUGHT = (Exception, SystemExit)
 
 MALFORMED = "malformed"
 """The reason of a send that was not (socket name, tuple of frames)."""
+
+BUSY = 4
+"""So many messages of one service in a turn are a sign that more will follow at once."""
 
 _SENDS_ALONE = frozenset((tuple,))
 
@@ -94,6 +98,11 @@ class Seat:
         self.quarantined = False
         self.on_quarantine: Callable[[], None] | None = None
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
+        self.later: list[Send] = []
+        """What may wait until the loop has nothing else to do; see ``BatchReceiver``."""
+        self.collects_later = False
+        """Whether whoever drives this seat looks after ``later``; otherwise nothing is put there."""
+        self._receive_batch = service.receive_batch if isinstance(service, BatchReceiver) else None
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
@@ -112,17 +121,24 @@ class Seat:
         return self.jobs.in_flight >= self.limits.jobs
 
     def receive(self, socket: str, messages: Sequence[Frames], now: float) -> None:
-        """Give a batch of messages to the service, one by one."""
+        """Give a batch of messages to the service, one by one if it does not take them all at once."""
         self.counts.received += len(messages)
         self._now = now
-        receive, collect = self.service.receive, self._collect
+        receive, collect, receive_batch = self.service.receive, self._collect, self._receive_batch
+        may_wait = self.collects_later and len(messages) >= BUSY
         pending = iter(messages)
         while not self.quarantined:
+            effects: list[Effect] = []
             try:
+                if receive_batch is not None:
+                    receive_batch(socket, pending, now, effects, self.later if may_wait else cast("Any", effects))
+                    collect(effects)
+                    return
                 for frames in pending:
                     collect(receive(socket, frames, now))
                 return
             except CAUGHT as error:
+                collect(effects)
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 

@@ -10,9 +10,10 @@ from zlib import crc32
 
 from scale0_core.api import Effect, Frames, printable
 from scale0_majordomo.dialects import Dialect, worker_head
+from scale0_majordomo.express import RequestBase, ServiceBase, WorkerBase
+from scale0_majordomo.records import NEVER
 from scale0_majordomo.settings import ServiceSettings
 
-NEVER = float("inf")
 DRAINING = -1
 """The credit of a worker that takes no more requests: it is there, and never has room."""
 SPARE = 64
@@ -45,51 +46,17 @@ class Parts:
         self.size += sum(map(len, body))
 
 
-class Request:
+class Request(RequestBase):
     """What a client asked for; it is kept until it is answered."""
 
-    # Most requests need no other value of these and are never asked for them; in __init__ each would cost its time.
-    open_as: Frames = ()
-    """What the client knows it by: envelope and id, where it has one."""
-    options = b""
-    streamed = False
-    """Whether its client has got a part of the reply already."""
-    passed_on = 0
-    """Bytes of these parts, while somebody observes."""
-    size = 0
-    due = NEVER
-    """When it has waited for too long."""
-    timed = False
-    """Whether it stands among the timers."""
-    ends = NEVER
-    """When its client's time is over, if that said so."""
-    unsent = False
-    """Whether it is known not to have reached its last worker."""
-    assigned = False
-    """Whether it waits in the backlog of one worker."""
-    retry: bool | None = None
-    """What the client says about repetitions; None leaves it to the service."""
-    priority = 0
-    key = b""
-    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
-    """Takes the reply, or None when there is none, where the client is in the broker itself."""
-    part: Callable[[Frames], Iterable[Effect]] | None = None
-    """Takes a part of the reply, where a client in the broker wants it as it comes."""
+    __slots__ = ()
 
     def __init__(self, address: bytes, dialect: Dialect, back: Frames, service: Service, body: Frames) -> None:
         self.address = address
-        """What the worker knows it by."""
         self.dialect = dialect
         self.back = back
-        """The frames of the final reply up to its options or body; the first is the client's routing id."""
         self.service = service
         self.body = body
-        self.worker: Worker | None = None
-        self.given = NEVER
-        """When it was given to its worker."""
-        self.tries = 0
-        self.done = False
-        self.parts: Parts | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -99,13 +66,10 @@ class Request:
         return self.unsent or (wanted and not self.streamed and self.tries < settings.max_tries)
 
 
-class Worker:
+class Worker(WorkerBase):
     """Somebody who offers a service."""
 
-    __slots__ = (
-        "backlog", "beat_told", "credit", "dialect", "envelope", "head", "heard", "in_hand", "joined", "label", "peer",
-        "point", "queued", "sent", "service",
-    )  # fmt: skip
+    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "peer", "point")
 
     def __init__(
         self, peer: bytes, dialect: Dialect, envelope: Frames, service: Service, credit: int, now: float
@@ -117,15 +81,13 @@ class Worker:
         self.head = worker_head(dialect, envelope)
         self.service = service
         self.credit = credit
-        """How many requests it may have in hand; none when it is gone, ``DRAINING`` when it is about to go."""
-        self.in_hand: dict[bytes, Request] = {}
+        self.in_hand = {}
         self.label = printable(peer, LONGEST_LABEL)
         """The routing id as events tell it."""
         self.joined = self.heard = self.sent = now
         self.beat_told = -NEVER
         """When those who observe were last told that it lives."""
         self.queued = False
-        """Whether it stands among those that are ready."""
         self.backlog: deque[Request] = deque()
         """Requests that are to go to this worker and no other."""
 
@@ -136,7 +98,7 @@ class Worker:
         return (*self.head, request.address, b"", *request.body)
 
 
-class Service:
+class Service(ServiceBase):
     """A name, those who offer it, and what waits for them.
 
     A request waits in one of four places: ``queue``; ``again``, before it, when its worker died; ``urgent``, instead
@@ -145,9 +107,7 @@ class Service:
     """
 
     __slots__ = (
-        "_dead", "_numbers", "again", "assigned", "counts", "draining", "expiry", "label", "max_bytes", "max_waiting",
-        "name", "next_due", "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "simple",
-        "sticky", "urgent", "waiting", "workers",
+        "_numbers", "assigned", "counts", "draining", "label", "name", "settings", "sticky", "urgent", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes, settings: ServiceSettings) -> None:
@@ -156,9 +116,7 @@ class Service:
         """The name as events tell it."""
         self.settings = settings
         self.quick = settings.scheduling in ("lru", "priority")
-        """Whether the worker that is ready longest gets a request that needs not wait."""
         self.simple = settings.scheduling in ("lru", "least")
-        """Whether a new request waits at the end of the queue, whatever it is."""
         self.sticky = settings.scheduling == "sticky"
         self.expiry = settings.expiry
         self.max_waiting = settings.max_queue
@@ -166,21 +124,19 @@ class Service:
         self.workers: dict[bytes, Worker] = {}
         self.draining: dict[bytes, Worker] = {}
         """Those that only finish what they have in hand."""
-        self.ready: deque[Worker] = deque()
-        """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
-        self.queue: deque[Request] = deque()
-        self.again: deque[Request] = deque()
+        self.ready = deque()
+        self.queue = deque()
+        self.again = deque()
         self.urgent: list[tuple[int, int, Request]] = []
         self.waiting = 0
         self.assigned = 0
         """How many of those that wait stand in backlogs."""
         self.queue_bytes = 0
         self.next_due = NEVER
-        """No request that waits is due before."""
         self.requests = 0
         self.replies = 0
         self.counts = dict.fromkeys(COUNTS, 0)
-        self._dead = 0
+        self.dead = 0
         self._numbers = count()
 
     @property
@@ -297,7 +253,7 @@ class Service:
             else:
                 return None
             if request.done:
-                self._dead -= 1
+                self.dead -= 1
                 continue
             self.unwait(request)
             return request
@@ -315,8 +271,8 @@ class Service:
         self.unwait(request)
         request.done = True
         request.body = ()
-        self._dead += 1
-        if self._dead > SPARE and self._dead > self.waiting:
+        self.dead += 1
+        if self.dead > SPARE and self.dead > self.waiting:
             self._bury()
 
     def _bury(self) -> None:
@@ -326,12 +282,12 @@ class Service:
         heapify(self.urgent)
         for worker in self.workers.values():
             worker.backlog = _alive(worker.backlog)
-        self._dead = 0
+        self.dead = 0
 
     def take_backlog(self, worker: Worker) -> list[Request]:
         """Take over what stands in the backlog of a worker that is gone."""
         found = [request for request in worker.backlog if not request.done]
-        self._dead -= len(worker.backlog) - len(found)
+        self.dead -= len(worker.backlog) - len(found)
         worker.backlog.clear()
         for request in found:
             self.unwait(request)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, SocketKind, get_logger
+from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, Send, SocketKind, get_logger
 from scale0_majordomo import dialects, mmi
 from scale0_majordomo.desk import COUNTS, DRAINING, NEVER, SPARE, Parts, Request, Service, Worker
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
+from scale0_majordomo.express import Express, make_express
 from scale0_majordomo.settings import MajordomoSettings
 from scale0_majordomo.telling import Observed
 from scale0_majordomo.titanic import Titanic
@@ -89,6 +90,7 @@ class MajordomoService(Observed):
         self._probe_due = NEVER
         self._probe_not_before = -NEVER
         self._now = 0.0
+        self._express = self._make_express()
         self._titanic = self._make_titanic(settings, store)
         self._told: dict[bytes, None] = {}
         """Unknown workers that were told to DISCONNECT."""
@@ -98,6 +100,16 @@ class MajordomoService(Observed):
         """Without those of the services that are there now; ``totals`` has all."""
 
     # --- what the core calls ------------------------------------------------------------------------------------------
+
+    def receive_batch(
+        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
+    ) -> None:
+        """Take messages, by the express where that can be; final replies may wait for more of them."""
+        if self._express is not None and self._telling is None and socket == SOCKET:
+            self._express(messages, now, effects, later)
+            return
+        for frames in messages:
+            effects.extend(self.receive(socket, frames, now))
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message. What comes most often is recognised here, all else is read in full."""
@@ -217,6 +229,14 @@ class MajordomoService(Observed):
         """Take what Titanic's store says."""
         self._now = now
         return () if self._titanic is None else self._titanic.on_job(result, now)
+
+    def _make_express(self) -> Express | None:
+        if make_express is None:
+            return None
+        return make_express(
+            services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
+            socket=SOCKET, receive=self.receive, expect_due=self._expect_due, mdp01=MDP01, mdp02=MDP02,
+        )  # fmt: skip
 
     # --- Titanic ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,107 @@
+"""What the express and the rest of the service both work on; ``_express.c`` has the same in C."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from scale0_core.api import Effect, Frames
+
+if TYPE_CHECKING:
+    from scale0_majordomo.desk import Parts, Request, Service, Worker
+    from scale0_majordomo.dialects import Dialect
+
+NEVER = float("inf")
+
+
+class RequestBase:
+    """What a client asked for."""
+
+    # Most requests need no other value of these and are never asked for them; in __init__ each would cost its time.
+    address: bytes
+    """What the worker knows it by."""
+    dialect: Dialect
+    back: Frames
+    """The frames of the final reply up to its options or body; the first is the client's routing id."""
+    service: Service
+    body: Frames
+    worker: Worker | None = None
+    given = NEVER
+    """When it was given to its worker."""
+    tries = 0
+    done = False
+    parts: Parts | None = None
+    open_as: Frames = ()
+    """What the client knows it by: envelope and id, where it has one."""
+    options = b""
+    streamed = False
+    """Whether its client has got a part of the reply already."""
+    passed_on = 0
+    """Bytes of these parts, while somebody observes."""
+    size = 0
+    due = NEVER
+    """When it has waited for too long."""
+    timed = False
+    """Whether it stands among the timers."""
+    ends = NEVER
+    """When its client's time is over, if that said so."""
+    unsent = False
+    """Whether it is known not to have reached its last worker."""
+    assigned = False
+    """Whether it waits in the backlog of one worker."""
+    retry: bool | None = None
+    """What the client says about repetitions; None leaves it to the service."""
+    priority = 0
+    key = b""
+    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
+    """Takes the reply, or None when there is none, where the client is in the broker itself."""
+    part: Callable[[Frames], Iterable[Effect]] | None = None
+    """Takes a part of the reply, where a client in the broker wants it as it comes."""
+
+
+class WorkerBase:
+    """Somebody who offers a service."""
+
+    __slots__ = ("credit", "dialect", "head", "heard", "in_hand", "queued", "sent", "service")
+
+    dialect: Dialect
+    head: Frames
+    """The frames in front of a request's address."""
+    service: Service
+    credit: int
+    """How many requests it may have in hand; none when it is gone, ``DRAINING`` when it is about to go."""
+    in_hand: dict[bytes, Request]
+    heard: float
+    sent: float
+    queued: bool
+    """Whether it stands among those that are ready."""
+
+
+class ServiceBase:
+    """A name, those who offer it, and what waits for them."""
+
+    __slots__ = (
+        "again", "dead", "expiry", "max_bytes", "max_waiting", "next_due", "queue", "queue_bytes", "quick", "ready",
+        "replies", "requests", "simple", "waiting",
+    )  # fmt: skip
+
+    quick: bool
+    """Whether the worker that is ready longest gets a request that needs not wait."""
+    simple: bool
+    """Whether a new request waits at the end of the queue, whatever it is."""
+    expiry: float
+    max_waiting: int
+    max_bytes: int
+    ready: deque[Worker]
+    """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
+    queue: deque[Request]
+    again: deque[Request]
+    waiting: int
+    queue_bytes: int
+    next_due: float
+    """No request that waits is due before."""
+    requests: int
+    replies: int
+    dead: int
+    """How many requests stand in queues though they are done."""

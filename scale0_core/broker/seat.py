@@ -99,7 +99,7 @@ class Seat:
         self.on_quarantine: Callable[[], None] | None = None
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
         self.later: list[Send] = []
-        """What may wait until the loop has nothing else to do; see ``BatchReceiver``."""
+        """What is sent when nothing else is to be done; see ``BatchReceiver``."""
         self.collects_later = False
         """Whether whoever drives this seat looks after ``later``; otherwise nothing is put there."""
         self._receive_batch = service.receive_batch if isinstance(service, BatchReceiver) else None
@@ -141,6 +141,11 @@ class Seat:
                 collect(effects)
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
+
+    def rush(self, socket: str, messages: Sequence[Frames], now: float) -> bool:
+        """Give a batch of messages to the service; tell whether it may get more."""
+        self.receive(socket, messages, now)
+        return not self.quarantined
 
     def next_deadline(self) -> float | None:
         """Ask the service when it wants to be called; a deadline that did not move is put off."""

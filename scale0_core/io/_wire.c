@@ -276,14 +276,12 @@ discarded:
     return tuple;
 }
 
-static PyObject *Port_drain(Port *self, PyObject *argument)
+/* Take at most so many messages, without waiting. */
+static PyObject *drain(Port *self, Py_ssize_t limit)
 {
-    Py_ssize_t limit = PyLong_AsSsize_t(argument);
     PyObject *messages;
     size_t bytes = 0;
     zmq_msg_t msg;
-    if ((limit == -1 && PyErr_Occurred()) || !port_is_open(self))
-        return NULL;
     if (!(messages = PyList_New(0)))
         return NULL;
     zmq.msg_init(&msg);
@@ -319,6 +317,14 @@ failed:
     zmq.msg_close(&msg);
     Py_DECREF(messages);
     return NULL;
+}
+
+static PyObject *Port_drain(Port *self, PyObject *argument)
+{
+    Py_ssize_t limit = PyLong_AsSsize_t(argument);
+    if ((limit == -1 && PyErr_Occurred()) || !port_is_open(self))
+        return NULL;
+    return drain(self, limit);
 }
 
 static PyMethodDef Port_methods[] = {
@@ -464,12 +470,11 @@ static int note_unreached(PyObject **unreached, Port *port, PyObject *frames, in
     return bad ? -1 : 0;
 }
 
-static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
+/* Send a list of (port name, frames); [(index, errno), ...] of those that failed. */
+static PyObject *send_all(PyObject *ports, PyObject *sends)
 {
-    PyObject *ports, *sends, *failures, *frames = NULL, *unreached = NULL;
+    PyObject *failures, *frames = NULL, *unreached = NULL;
     Py_ssize_t index, i, last;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &ports, &PyList_Type, &sends))
-        return NULL;
     if (!(failures = PyList_New(0)))
         return NULL;
     for (index = 0; index < PyList_GET_SIZE(sends); index++) {
@@ -506,6 +511,14 @@ failed:
     Py_XDECREF(unreached);
     Py_DECREF(failures);
     return NULL;
+}
+
+static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *ports, *sends;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &ports, &PyList_Type, &sends))
+        return NULL;
+    return send_all(ports, sends);
 }
 
 /* ------------------------------------------------------------------ Poller */
@@ -650,7 +663,166 @@ static PyObject *Poller_wait(Poller *self, PyObject *argument)
     return ready;
 }
 
+/* ------------------------------------------------------------------ the rush
+
+   While one socket is busy, turn after turn is the same: wait, drain, have the service called, send. The rush takes such
+   turns without the rest of the loop, until anything else is to be done. */
+
+enum { ROUNDS_WITHOUT_A_LOOK = 8, MOST_LATER = 100 };
+static const double STALL = 1.0; /* as in clock.py: the loop itself sees to the time that is lost then */
+
+typedef struct {
+    Poller *poller;
+    Port *port;
+    PyObject *receive; /* receive(socket, messages, now): false when the rush is to end */
+    PyObject *socket, *sends, *later, *ports;
+    double offset; /* between the clock of the machine and the broker's */
+    Py_ssize_t limit, received, sent;
+    double longest;    /* seconds of the longest call */
+    PyObject *batch;   /* what was being sent when something failed, and what failed of it */
+    PyObject *failures;
+} Rush;
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Send all of a list and empty it; 1 when all has gone, 0 when some has not, -1 with an exception. */
+static int send_and_clear(Rush *rush, PyObject *sends)
+{
+    Py_ssize_t count = PyList_GET_SIZE(sends);
+    PyObject *batch, *failures;
+    if (!count)
+        return 1;
+    if (!(batch = PyList_GetSlice(sends, 0, count)) || PyList_SetSlice(sends, 0, count, NULL)) {
+        Py_XDECREF(batch);
+        return -1;
+    }
+    if (!(failures = send_all(rush->ports, batch))) {
+        Py_DECREF(batch);
+        return -1;
+    }
+    if (!PyList_GET_SIZE(failures)) {
+        rush->sent += count;
+        Py_DECREF(failures);
+        Py_DECREF(batch);
+        return 1;
+    }
+    rush->batch = batch;
+    rush->failures = failures;
+    return 0;
+}
+
+static int are_sends(PyObject *effects)
+{
+    Py_ssize_t i;
+    for (i = 0; i < PyList_GET_SIZE(effects); i++)
+        if (!PyTuple_CheckExact(PyList_GET_ITEM(effects, i)))
+            return 0;
+    return 1;
+}
+
+/* Have the service called with messages, and send what it returns at once; 1 to go on, 0 to end, -1 with an exception. */
+static int rush_through(Rush *rush, PyObject *messages, double started)
+{
+    PyObject *now = PyFloat_FromDouble(started - rush->offset), *answer;
+    double took;
+    int goes_on;
+    if (!now)
+        return -1;
+    rush->received += PyList_GET_SIZE(messages);
+    answer = PyObject_CallFunctionObjArgs(rush->receive, rush->socket, messages, now, NULL);
+    Py_DECREF(now);
+    goes_on = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if ((took = seconds_now() - started) > rush->longest)
+        rush->longest = took;
+    if (goes_on <= 0 || !rush->port->socket || !are_sends(rush->sends)) /* a job, or a connection: not for here */
+        return goes_on < 0 ? -1 : 0;
+    return send_and_clear(rush, rush->sends);
+}
+
+/* Wait for messages of the one port; 1 when they are there, 0 when there is anything else to be done. */
+static int await_port(Rush *rush, double last, double end)
+{
+    Poller *poller = rush->poller;
+    double planned = end - last;
+    int found, i;
+    if (planned <= 0)
+        return 0;
+    Py_BEGIN_ALLOW_THREADS
+    found = look(poller, (int) (planned * 1000) + 1);
+    Py_END_ALLOW_THREADS
+    if (found <= 0 || seconds_now() - last - planned > STALL)
+        return 0; /* errors will be met again by the loop itself */
+    for (i = 0; i < poller->count - 1; i++)
+        if (poller_port(poller, i) != rush->port && poller_port(poller, i)->inbox == WAITING)
+            return 0;
+    return !poller->news[poller->count - 1].revents && rush->port->inbox == WAITING;
+}
+
+static int take_turns(Rush *rush, double seconds)
+{
+    double last = seconds_now(), end = last + seconds;
+    int rounds = 0, outcome = 1;
+    while (outcome > 0) {
+        PyObject *messages;
+        int looked = ++rounds % ROUNDS_WITHOUT_A_LOOK == 0;
+        if (looked && !await_port(rush, last, end))
+            return 0;
+        last = seconds_now();
+        if (!(messages = drain(rush->port, rush->limit)))
+            return -1;
+        if (PyList_GET_SIZE(messages)) {
+            outcome = rush_through(rush, messages, last);
+            if (outcome > 0 && PyList_GET_SIZE(rush->later) >= MOST_LATER)
+                outcome = send_and_clear(rush, rush->later);
+        }
+        else {
+            /* nothing more to do: what could wait is sent, then the port is waited for */
+            outcome = send_and_clear(rush, rush->later);
+            rounds = ROUNDS_WITHOUT_A_LOOK - 1;
+        }
+        Py_DECREF(messages);
+        if (last > end)
+            return outcome < 0 ? -1 : 0;
+    }
+    return outcome;
+}
+
+static PyObject *Poller_rush(Poller *self, PyObject *args)
+{
+    Rush rush = {.poller = self};
+    PyObject *result;
+    double seconds;
+    int i;
+    if (!PyArg_ParseTuple(args, "O!nOUO!O!O!dd", &PortType, &rush.port, &rush.limit, &rush.receive, &rush.socket,
+                          &PyList_Type, &rush.sends, &PyList_Type, &rush.later, &PyDict_Type, &rush.ports, &rush.offset,
+                          &seconds))
+        return NULL;
+    for (i = 0; i < self->count - 1; i++)
+        if (!port_is_open(poller_port(self, i)))
+            return NULL;
+    if (!port_is_open(rush.port))
+        return NULL;
+    if (take_turns(&rush, seconds) < 0) {
+        Py_XDECREF(rush.batch);
+        Py_XDECREF(rush.failures);
+        return NULL;
+    }
+    result = Py_BuildValue("(nndOO)", rush.received, rush.sent, rush.longest, rush.batch ? rush.batch : Py_None,
+                           rush.failures ? rush.failures : Py_None);
+    Py_XDECREF(rush.batch);
+    Py_XDECREF(rush.failures);
+    return result;
+}
+
 static PyMethodDef Poller_methods[] = {
+    {"rush", (PyCFunction) Poller_rush, METH_VARARGS,
+     "rush(port, limit, receive, socket, sends, later, ports, offset, seconds): serve one busy port alone for a while."},
     {"wait", (PyCFunction) Poller_wait, METH_O,
      "wait(milliseconds): the ports that have messages, and None when the descriptor is readable; -1 waits for ever."},
     {NULL, NULL, 0, NULL},

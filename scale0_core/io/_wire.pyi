@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import zmq
 from typing_extensions import Buffer
@@ -23,6 +23,19 @@ class Port:
 class Poller:
     def __init__(self, ports: tuple[Port, ...], fd: int, /) -> None: ...
     def wait(self, milliseconds: int, /) -> Sequence[Port | None]: ...
+    def rush(
+        self,
+        port: Port,
+        limit: int,
+        receive: Callable[[str, list[Frames], float], bool],
+        socket: str,
+        sends: list[Send],
+        later: list[Send],
+        ports: dict[str, Port],
+        offset: float,
+        seconds: float,
+        /,
+    ) -> tuple[int, int, float, list[Send] | None, list[tuple[int, int]] | None]: ...
 
 def load_library(path: str, /) -> None: ...
 def send(ports: dict[str, Port], sends: list[Send], /) -> list[tuple[int, int]]: ...

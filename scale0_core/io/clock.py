@@ -22,6 +22,11 @@ class SteadyClock:
         self._last = monotonic()
         self.stalled = 0.0
 
+    @property
+    def offset(self) -> float | None:
+        """What to take from ``time.monotonic()`` to get ``now``; None with another clock below."""
+        return self._offset if self._monotonic is time.monotonic else None
+
     def now(self) -> float:
         """Read the clock."""
         return self._monotonic() - self._offset

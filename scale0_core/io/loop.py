@@ -15,22 +15,24 @@ import zmq
 from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
 from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
-from scale0_core.broker.seat import Seat
+from scale0_core.broker.seat import BUSY, Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.events import Event
 from scale0_core.io.clock import SteadyClock
 from scale0_core.io.jobs import JobThreads
 from scale0_core.io.sockets import OpenSocket, open_socket
 from scale0_core.io.waker import Waker
-from scale0_core.io.wire import Poller, Port, choose_wire
+from scale0_core.io.wire import Poller, Port, Queues, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
 SLOW_LOG_INTERVAL = 10.0
 LONGEST_WAIT_MS = 2**31 - 1
+RUSH = 0.01
+"""Seconds for which one busy socket may be served alone; deadlines that arise meanwhile may be as late."""
 
 Observer = Callable[[BatchReport], None]
 
@@ -108,6 +110,8 @@ class Loop:
         self._observes_events = False
         self._telling: list[Seat] = []
         """Seats whose services tell of events, while somebody observes them."""
+        self._busy: tuple[Station, str, Port] | None = None
+        """The one socket that had messages in the last turn, if it had many."""
         self._slow_after = self.limits.slow_call_ms / 1000
         self._stopping = False
         self._closed = False
@@ -135,6 +139,7 @@ class Loop:
         except BaseException:
             station.close()
             raise
+        seat.collects_later = True
         if isinstance(seat, BrokerSeat):
             seat.pass_in = self._pass_in
         self.stations.append(station)
@@ -183,6 +188,8 @@ class Loop:
         if due is not None and due <= now:
             self._on_deadlines(now)
         self._flush(now, received)
+        if self._busy is not None:
+            self._rush(*self._busy, RUSH if due is None else min(RUSH, due - now))
 
     def finish(self, seconds: float) -> int:
         """Let services have their last words, wait for jobs, send what they bring; give the number not done in time."""
@@ -265,6 +272,7 @@ class Loop:
         """Drain the ready sockets into their services; give the number of messages by service."""
         received: dict[str, int] = {}
         before = now
+        self._busy = None
         for port in ready:
             if port is None:
                 continue  # the waker; it runs last, since what it runs may close ports
@@ -283,6 +291,8 @@ class Loop:
             station.seat.receive(name, messages, now)
             received[station.seat.service.name] = received.get(station.seat.service.name, 0) + len(messages)
             before = self._watch(station, before, len(messages))
+            if len(messages) >= BUSY and len(ready) == 1:
+                self._busy = station, name, port
         if None in ready:
             self._waker.run()
         return received
@@ -313,6 +323,9 @@ class Loop:
         failed: list[tuple[str, SendFailure]] = []
         for station in tuple(self.stations):
             seat = station.seat
+            if seat.later:
+                seat.sends += seat.later
+                seat.later.clear()
             if seat.sends or station.outbox:
                 went, failures = self._send(station, now)
                 sent += went
@@ -323,6 +336,10 @@ class Loop:
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
+        self._report(now, received, sent, failed)
+
+    def _report(self, now: float, received: dict[str, int], sent: int, failed: list[tuple[str, SendFailure]]) -> None:
+        """Tell the observers."""
         events = self._take_events() if self._telling else ()
         if self.observers and (received or sent or failed or events):
             report = BatchReport(now, self.clock.now() - now, received, sent, failed, events)
@@ -347,12 +364,26 @@ class Loop:
         if not (waited or errors or failures):  # as nearly always
             seat.sent(len(sends), (), now)
             return len(sends), []
+        failures += [_failure(send, FULL) for send in refused]
+        return self._settle(station, sends, errors, failures, waited, now)
+
+    def _settle(
+        self,
+        station: Station,
+        sends: list[Send],
+        errors: list[tuple[int, str]],
+        failures: list[SendFailure],
+        waited: int,
+        now: float,
+    ) -> tuple[int, list[SendFailure]]:
+        """See to what could not be sent: keep it, or give it back; so many of the sends had waited before."""
+        seat, outbox = station.seat, station.outbox
         retried = waited if not outbox else 0  # those that waited are tried all together, and first
         kept_before = waited - retried
         if errors:
-            refused += outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
+            refused = outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
             failures += [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
-        failures += [_failure(send, FULL) for send in refused]
+            failures += [_failure(send, FULL) for send in refused]
         sent = len(sends) - len(errors)
         if seat.wants_delays and (outbox or retried):
             failed = {index for index, _ in errors}
@@ -360,6 +391,30 @@ class Loop:
             seat.delayed(outbox.kept(kept_before), left, now)
         seat.sent(sent + len(failures), failures, now)
         return sent, failures
+
+    def _rush(self, station: Station, name: str, port: Port, seconds: float) -> None:
+        """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
+        seat, poller, offset, begun = station.seat, self._poller, self.clock.offset, self.clock.now()
+        has_more_to_do = self._stopping or station.outbox or seat.sends or seat.jobs.in_flight or seat.quarantined
+        if has_more_to_do or poller is None or offset is None or type(seat) is not Seat:
+            return
+        queues = Queues(name, self.settings.batch, station.ports, seat.sends, seat.later)
+        rushed = self.wire.rush(poller, port, seat.rush, queues, offset, seconds)
+        if rushed is None:
+            return
+        now, sent, failures = self.clock.now(), rushed.sent, list[SendFailure]()
+        seat.sent(sent, (), now)
+        if rushed.failures:
+            went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, now)
+            sent += went
+        seat.sends += seat.later
+        seat.later.clear()
+        if rushed.longest > self._slow_after:
+            self._slow(station, now, rushed.longest, rushed.received)
+        self._report(
+            begun, {seat.service.name: rushed.received} if rushed.received else {}, sent,
+            [(seat.service.name, failure) for failure in failures],
+        )  # fmt: skip
 
     def _connect(self, station: Station, now: float) -> list[SendFailure]:
         """Make and end the connections that a service asked for; give the messages that have nobody to go to now."""

@@ -12,7 +12,7 @@ import errno
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import zmq
 from zmq.backend import Socket as BareSocket
@@ -44,6 +44,32 @@ class Poller(Protocol):
         """Give the ports that have messages, and None when the descriptor is readable; -1 waits for ever."""
 
 
+class Queues(NamedTuple):
+    """Where messages come from and go to in a rush."""
+
+    socket: str
+    limit: int
+    """So many messages are taken at once."""
+    ports: dict[str, Port]
+    sends: list[Send]
+    """What ``receive`` has to send, at once."""
+    later: list[Send]
+    """The same, when nothing else is to be done."""
+
+
+class Rushed(NamedTuple):
+    """What came of a rush: how many messages were received and sent, and the seconds of the longest call.
+
+    ``batch`` is what was being sent when something failed: (index, reason) of each that did is in ``failures``.
+    """
+
+    received: int
+    sent: int
+    longest: float
+    batch: list[Send]
+    failures: list[tuple[int, str]]
+
+
 class Wire(Protocol):
     """What both implementations offer."""
 
@@ -57,6 +83,17 @@ class Wire(Protocol):
 
     def send(self, ports: dict[str, Port], sends: list[Send]) -> list[tuple[int, str]]:
         """Send all, without waiting; give (index, reason) of those that failed."""
+
+    def rush(
+        self,
+        poller: Poller,
+        port: Port,
+        receive: Callable[[str, list[Frames], float], bool],
+        queues: Queues,
+        offset: float,
+        seconds: float,
+    ) -> Rushed | None:
+        """Serve one busy port alone, for so long at most, until anything else is to be done; None if that cannot be."""
 
 
 class NativeWire:
@@ -84,6 +121,23 @@ class NativeWire:
         """Send all, without waiting; give (index, reason) of those that failed."""
         failures = self._wire.send(cast("Any", ports), sends)
         return [(index, _reason(code)) for index, code in failures] if failures else []
+
+    def rush(
+        self,
+        poller: Poller,
+        port: Port,
+        receive: Callable[[str, list[Frames], float], bool],
+        queues: Queues,
+        offset: float,
+        seconds: float,
+    ) -> Rushed | None:
+        """Serve one busy port alone, for so long at most, until anything else is to be done."""
+        socket, limit, ports, sends, later = queues
+        received, sent, longest, batch, failures = cast("Any", poller).rush(
+            port, limit, receive, socket, sends, later, ports, offset, seconds
+        )
+        reasons = [(index, _reason(code)) for index, code in failures or ()]
+        return Rushed(received, sent, longest, batch or [], reasons)
 
 
 def _least_frames(socket: zmq.Socket[bytes]) -> int:
@@ -137,6 +191,18 @@ class PureWire:
             except (TypeError, ValueError, KeyError, BufferError):
                 failures.append((index, MALFORMED))
         return failures
+
+    def rush(
+        self,
+        poller: Poller,
+        port: Port,
+        receive: Callable[[str, list[Frames], float], bool],
+        queues: Queues,
+        offset: float,
+        seconds: float,
+    ) -> Rushed | None:
+        """Give None: in Python it would be nothing but another turn."""
+        return None
 
 
 class _PortClosedError(Exception):

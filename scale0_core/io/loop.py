@@ -174,6 +174,8 @@ class Loop:
         """Take turns until ``stop``."""
         while not self._stopping:
             self.run_once()
+            if self._busy is not None:
+                self._rush(*self._busy)
 
     def run_once(self, longest: float | None = None) -> None:
         """Take one turn; wait no longer than ``longest`` seconds for something to do."""
@@ -188,8 +190,6 @@ class Loop:
         if due is not None and due <= now:
             self._on_deadlines(now)
         self._flush(now, received)
-        if self._busy is not None:
-            self._rush(*self._busy, RUSH if due is None else min(RUSH, due - now))
 
     def finish(self, seconds: float) -> int:
         """Let services have their last words, wait for jobs, send what they bring; give the number not done in time."""
@@ -392,9 +392,11 @@ class Loop:
         seat.sent(sent + len(failures), failures, now)
         return sent, failures
 
-    def _rush(self, station: Station, name: str, port: Port, seconds: float) -> None:
+    def _rush(self, station: Station, name: str, port: Port) -> None:
         """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
         seat, poller, offset, begun = station.seat, self._poller, self.clock.offset, self.clock.now()
+        due = self._nearest_deadline()
+        seconds = RUSH if due is None else min(RUSH, due - begun)
         has_more_to_do = self._stopping or station.outbox or seat.sends or seat.jobs.in_flight or seat.quarantined
         if has_more_to_do or poller is None or offset is None or type(seat) is not Seat:
             return

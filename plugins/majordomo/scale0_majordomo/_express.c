@@ -158,12 +158,13 @@ typedef struct {
 typedef struct {
     Express *express;
     PyObject *now_object, *effects, *later;
+    PyObject *telling; /* tells of each reply, while somebody observes; else None */
     double now;
 } Batch;
 
 enum outcome { FAILED = -1, NOT_COMMON = 0, DONE = 1 };
 
-static PyObject *append_name, *popleft_name, *request_name, *take_request_name;
+static PyObject *append_name, *popleft_name, *request_name, *take_request_name, *answered_name;
 
 static int is_text(PyObject *frames, Py_ssize_t place, const char *text, Py_ssize_t size)
 {
@@ -409,6 +410,18 @@ static int go_on(Batch *batch, Service *service, Worker *worker)
     return let_wait(worker);
 }
 
+static int tell(Batch *batch, Request *request, Worker *worker, PyObject *frames, Py_ssize_t from)
+{
+    PyObject *body = PyTuple_GetSlice(frames, from, PyTuple_GET_SIZE(frames)), *none;
+    if (!body)
+        return -1;
+    none = PyObject_CallMethodObjArgs(batch->telling, answered_name, (PyObject *) request, (PyObject *) worker, body,
+                                      batch->now_object, NULL);
+    Py_DECREF(body);
+    Py_XDECREF(none);
+    return none ? 0 : -1;
+}
+
 /* A reply whose address is in one place and whose body begins at another. */
 static enum outcome take_reply(Batch *batch, PyObject *frames, PyObject *dialect, Py_ssize_t place, Py_ssize_t body)
 {
@@ -437,9 +450,13 @@ static enum outcome take_reply(Batch *batch, PyObject *frames, PyObject *dialect
     if (!bad) {
         worker->heard = batch->now;
         service->replies++;
+        bad = batch->telling != Py_None && tell(batch, request, worker, frames, body);
         request->done = 1;
-        bad = add_send(batch, batch->later, request->back, NULL, frames, body) || go_on(batch, service, worker);
     }
+    if (!bad)
+        /* a client whose further requests wait is not held up by a reply that waits a moment for others */
+        bad = add_send(batch, service->waiting ? batch->later : batch->effects, request->back, NULL, frames, body)
+              || go_on(batch, service, worker);
     Py_DECREF(service);
     Py_DECREF(worker);
     Py_DECREF(request);
@@ -479,10 +496,16 @@ static PyObject *Express_call(PyObject *self, PyObject *args, PyObject *Py_UNUSE
 {
     Batch batch = {.express = (Express *) self};
     PyObject *messages, *frames;
-    if (!PyArg_ParseTuple(args, "OO!O!O!", &messages, &PyFloat_Type, &batch.now_object, &PyList_Type, &batch.effects,
-                          &PyList_Type, &batch.later))
+    if (!PyArg_ParseTuple(args, "OOO!O!O", &messages, &batch.now_object, &PyList_Type, &batch.effects, &PyList_Type,
+                          &batch.later, &batch.telling))
         return NULL;
-    batch.now = PyFloat_AS_DOUBLE(batch.now_object);
+    if (!PyIter_Check(messages)) {
+        PyErr_SetString(PyExc_TypeError, "messages come as an iterator");
+        return NULL;
+    }
+    batch.now = PyFloat_AsDouble(batch.now_object);
+    if (batch.now == -1.0 && PyErr_Occurred())
+        return NULL;
     while ((frames = PyIter_Next(messages))) {
         enum outcome outcome = take(&batch, frames);
         if (outcome == NOT_COMMON && receive_slowly(&batch, frames))
@@ -540,7 +563,7 @@ static void Express_dealloc(PyObject *self)
 
 static PyTypeObject ExpressType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express.Express",
-    .tp_doc = "Takes the messages of an iterator: express(messages, now, effects, later).",
+    .tp_doc = "Takes the messages of an iterator: express(messages, now, effects, later, telling).",
     .tp_basicsize = sizeof(Express),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -565,7 +588,7 @@ PyMODINIT_FUNC PyInit__express(void)
     };
     struct { PyObject **place; const char *text; } names[] = {
         {&append_name, "append"}, {&popleft_name, "popleft"}, {&request_name, "request"},
-        {&take_request_name, "take_request"},
+        {&take_request_name, "take_request"}, {&answered_name, "answered"},
     };
     PyObject *module;
     size_t i;

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from zlib import crc32
 
-from scale0_core.api import Effect, Frames, printable
+from scale0_core.api import Frames, printable
 from scale0_majordomo.dialects import Dialect, worker_head
 from scale0_majordomo.express import RequestBase, ServiceBase, WorkerBase
 from scale0_majordomo.records import NEVER

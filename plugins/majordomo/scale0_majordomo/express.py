@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 from scale0_core.api import Effect, Frames, Send
 
-Express = Callable[[Iterator[Frames], float, list[Effect], list[Send]], None]
-"""Takes messages until there are none left: ``express(messages, now, effects, later)``."""
+__all__ = ["Express", "RequestBase", "ServiceBase", "WorkerBase", "make_express"]
+
+Express = Callable[[Iterator[Frames], float, list[Effect], list[Send], object], None]
+"""Takes messages until there are none left: ``express(messages, now, effects, later, telling)``."""
 
 if TYPE_CHECKING:
-    from scale0_majordomo.records import RequestBase as RequestBase
-    from scale0_majordomo.records import ServiceBase as ServiceBase
-    from scale0_majordomo.records import WorkerBase as WorkerBase
+    from scale0_majordomo.records import RequestBase, ServiceBase, WorkerBase
 
     make_express: Callable[..., Express] | None
 else:
     try:
-        from scale0_majordomo._express import Express as make_express
+        from scale0_majordomo import _express
         from scale0_majordomo._express import RequestBase, ServiceBase, WorkerBase
+
+        make_express = _express.Express
     except ImportError:
         from scale0_majordomo.records import RequestBase, ServiceBase, WorkerBase
 

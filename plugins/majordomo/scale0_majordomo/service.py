@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, Send, SocketKind, get_logger
 from scale0_majordomo import dialects, mmi
-from scale0_majordomo.desk import COUNTS, DRAINING, NEVER, SPARE, Parts, Request, Service, Worker
+from scale0_majordomo.desk import COUNTS, DRAINING, SPARE, Parts, Request, Service, Worker
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
-from scale0_majordomo.express import Express, make_express
+from scale0_majordomo.express import make_express
+from scale0_majordomo.records import NEVER
 from scale0_majordomo.settings import MajordomoSettings
 from scale0_majordomo.telling import Observed
 from scale0_majordomo.titanic import Titanic
@@ -90,7 +91,10 @@ class MajordomoService(Observed):
         self._probe_due = NEVER
         self._probe_not_before = -NEVER
         self._now = 0.0
-        self._express = self._make_express()
+        self._express = make_express and make_express(
+            services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
+            socket=SOCKET, receive=self.receive, expect_due=self._expect_due, mdp01=MDP01, mdp02=MDP02,
+        )  # fmt: skip
         self._titanic = self._make_titanic(settings, store)
         self._told: dict[bytes, None] = {}
         """Unknown workers that were told to DISCONNECT."""
@@ -105,8 +109,8 @@ class MajordomoService(Observed):
         self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
     ) -> None:
         """Take messages, by the express where that can be; final replies may wait for more of them."""
-        if self._express is not None and self._telling is None and socket == SOCKET:
-            self._express(messages, now, effects, later)
+        if self._express is not None and socket == SOCKET:
+            self._express(messages, now, effects, later, self._telling)
             return
         for frames in messages:
             effects.extend(self.receive(socket, frames, now))
@@ -229,14 +233,6 @@ class MajordomoService(Observed):
         """Take what Titanic's store says."""
         self._now = now
         return () if self._titanic is None else self._titanic.on_job(result, now)
-
-    def _make_express(self) -> Express | None:
-        if make_express is None:
-            return None
-        return make_express(
-            services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
-            socket=SOCKET, receive=self.receive, expect_due=self._expect_due, mdp01=MDP01, mdp02=MDP02,
-        )  # fmt: skip
 
     # --- Titanic ------------------------------------------------------------------------------------------------------
 

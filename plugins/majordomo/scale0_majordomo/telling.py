@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scale0_core.api import Event, Frames, events, printable
-from scale0_majordomo.desk import LONGEST_LABEL, NEVER, Request, Worker
+from scale0_majordomo.desk import LONGEST_LABEL, Request, Worker
+from scale0_majordomo.records import NEVER
 
 RPC = events.RPC
 

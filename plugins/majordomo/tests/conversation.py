@@ -197,7 +197,7 @@ def conserved(service):
         assert each.assigned == sum(request.assigned for request in waiting)
         dead = sum(r.done for r in (*each.queue, *each.again, *(entry[2] for entry in each.urgent)))
         dead += sum(r.done for worker in each.workers.values() for r in worker.backlog)
-        assert each._dead == dead
+        assert each.dead == dead
         assert each.workers or each.waiting or each.draining, "a service that nobody uses is forgotten"
         assert len(each.ready) == len(set(map(id, each.ready))), "a worker stands there once"
         for worker in each.workers.values():

@@ -1,0 +1,174 @@
+"""The express in C and the service in Python do the same; and without the express all goes on as before."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scale0_core.broker.seat import Seat
+from scale0_core.testing.frames import as_delivered
+from scale0_majordomo.express import make_express
+from scale0_majordomo.service import SOCKET
+
+from .conversation import conserved, make_service
+
+native = pytest.mark.skipif(make_express is None, reason="the plugin was built without a compiler")
+
+WORKERS = [b"\0w%d" % number for number in range(3)]
+CLIENTS = [b"\0c%d" % number for number in range(2)]
+BODIES = [(b"x",), (b"x" * 100, b"y"), (b"z" * 9000,)]
+
+requests = st.tuples(
+    st.sampled_from(CLIENTS),
+    st.sampled_from([(b"", b"MDPC01"), (b"MDPC02", b"\1"), (b"", b"MDPC01", b"mmi.service")]),
+    st.sampled_from([b"echo", b"echo", b"nobody"]),
+    st.sampled_from(BODIES),
+).map(lambda parts: (parts[0], *parts[1], parts[2], *parts[3]))
+readies = st.tuples(
+    st.sampled_from(WORKERS),
+    st.sampled_from([(b"", b"MDPW01", b"\1"), (b"MDPW02", b"\1"), (b"S0MW01", b"\1")]),
+).map(lambda parts: (parts[0], *parts[1], b"echo"))
+replies = st.tuples(
+    st.sampled_from(WORKERS),
+    st.sampled_from([((b"", b"MDPW01"), b"\3"), ((b"MDPW02",), b"\4"), ((b"MDPW02",), b"\3"), ((b"S0MW01",), b"\4")]),
+    st.integers(1, 12),
+    st.sampled_from(BODIES),
+).map(lambda parts: (parts[0], *parts[1][0], parts[1][1], b"%d" % parts[2], b"", *parts[3]))
+others = st.tuples(
+    st.sampled_from(WORKERS),
+    st.sampled_from(
+        [(b"", b"MDPW01", b"\4"), (b"", b"MDPW01", b"\5"), (b"MDPW02", b"\6"), (b"", b"MDPC01"), (b"", b"")]
+    ),
+).map(lambda parts: (parts[0], *parts[1]))
+messages = st.one_of(requests, requests, readies, replies, replies, others)
+
+
+def plain(effects):
+    """Give effects as they can be compared: blobs as bytes."""
+    return [(socket, tuple(map(bytes, frames))) for socket, frames in effects]
+
+
+def figures(service):
+    """Give all that the express may change."""
+    waiting = {name: (one.waiting, one.queue_bytes, one.dead, one.next_due) for name, one in service._services.items()}
+    hands = {
+        peer: (sorted(worker.in_hand), worker.heard, worker.sent, worker.queued)
+        for peer, worker in service._workers.items()
+    }
+    return service.totals(), waiting, hands, service._sweep_due
+
+
+@native
+@given(st.lists(st.lists(messages, max_size=12), max_size=12), st.sampled_from(["lru", "least", "priority", "sticky"]))
+@settings(max_examples=300, deadline=None)
+def test_the_express_does_what_the_service_does(batches, scheduling):
+    slow, quick = (make_service(scheduling=scheduling, max_queue=4, expiry=3.0) for _ in range(2))
+    for now, batch in enumerate(batches):
+        delivered = [as_delivered(frames, 8192) for frames in batch]
+        one_by_one = [effect for frames in delivered for effect in slow.receive(SOCKET, frames, float(now))]
+        at_once = []
+        quick.receive_batch(SOCKET, iter(delivered), float(now), at_once, at_once)
+        assert plain(at_once) == plain(one_by_one)
+        assert figures(quick) == figures(slow)
+        for service in (slow, quick):
+            conserved(service)
+            due = service.next_deadline()
+            if due is not None and due <= now:
+                service.on_deadline(float(now))
+
+
+def saturated(workers=2, clients=1, waiting=3):
+    """Give a seat with workers that are all busy, and requests that wait."""
+    seat = Seat(make_service())
+    for number in range(workers):
+        seat.receive(SOCKET, [(WORKERS[number], b"", b"MDPW01", b"\1", b"echo")], 0.0)
+    seat.receive(SOCKET, [(CLIENTS[0], b"", b"MDPC01", b"echo", b"%d" % n) for n in range(workers + waiting)], 1.0)
+    return seat, seat.take_sends()
+
+
+@native
+def test_a_reply_may_wait_while_requests_do_and_not_otherwise():
+    seat, given = saturated(workers=1, waiting=1)
+    effects, later = [], []
+    (_, request), *_ = given
+    reply = (WORKERS[0], b"", b"MDPW01", b"\3", request[4], b"", b"done")
+    seat.service.receive_batch(SOCKET, iter([reply]), 2.0, effects, later)
+    assert [frames[2] for _, frames in later] == [b"MDPC01"]
+    assert [frames[2] for _, frames in effects] == [b"MDPW01"]
+    (_, request), *_ = effects
+    effects, later = [], []
+    reply = (WORKERS[0], b"", b"MDPW01", b"\3", request[4], b"", b"done")
+    seat.service.receive_batch(SOCKET, iter([reply]), 2.0, effects, later)
+    assert ([frames[2] for _, frames in effects], later) == ([b"MDPC01"], [])
+
+
+@native
+def test_a_service_that_raises_keeps_what_was_done_before_and_gets_the_rest(monkeypatch):
+    service = make_service()
+    seat = Seat(service)
+    seat.receive(SOCKET, [(WORKERS[0], b"", b"MDPW01", b"\1", b"echo")], 0.0)
+    monkeypatch.setattr(service, "_understand", lambda frames, now: 1 / 0)
+    request = (CLIENTS[0], b"", b"MDPC01", b"echo", b"x")
+    seat.receive(SOCKET, [request, (CLIENTS[0], b"nonsense"), request], 1.0)
+    assert (seat.counts.errors, service._services[b"echo"].requests, len(seat.take_sends())) == (1, 2, 1)
+
+
+@native
+def test_what_it_is_given_must_fit():
+    service = make_service()
+    with pytest.raises(TypeError, match="iterator"):
+        service._express([], 0.0, [], [], None)
+    with pytest.raises(TypeError):
+        service._express(iter([]), "now", [], [], None)
+    with pytest.raises(TypeError, match="requests have their base here"):
+        make_express(
+            services={}, workers={}, addresses=iter(()), request_type=int, socket="s", receive=print,
+            expect_due=print, mdp01=1, mdp02=2,
+        )  # fmt: skip
+
+
+@native
+def test_nothing_is_left_in_memory():
+    """Many requests come and go; the number of objects is what it was."""
+    seat, given = saturated(workers=2, waiting=3)
+
+    def turn(given):
+        replies = [
+            (frames[0], b"", b"MDPW01", b"\3", frames[4], b"", b"r") if frames[2] == b"MDPW01"
+            else (CLIENTS[0], b"", b"MDPC01", b"echo", b"q")
+            for _, frames in given
+        ]  # fmt: skip
+        seat.receive(SOCKET, replies, 2.0)
+        return seat.take_sends()
+
+    for _ in range(100):
+        given = turn(given)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(2000):
+        given = turn(given)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50
+    references = sys.getrefcount(WORKERS[0])
+    for _ in range(2000):
+        given = turn(given)
+    assert sys.getrefcount(WORKERS[0]) - references < 50
+
+
+def test_without_the_express_the_same_tests_pass():
+    """Where no compiler is, the records and the way of all messages are those in Python."""
+    here = Path(__file__).parent
+    blocked = "import sys; sys.modules['scale0_majordomo._express'] = None; import pytest; sys.exit(pytest.main())"
+    chosen = [str(here / name) for name in ("test_service.py", "test_queues.py", "test_draining.py", "test_express.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", blocked, "-q", "-p", "no:cacheprovider", "-k", "not without_the_express", *chosen],
+        cwd=here.parents[2], capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 skipped" in done.stdout

@@ -1,0 +1,255 @@
+"""The rush: a busy socket is served without the rest of a turn, and nothing else is forgotten meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.io.loop import Loop
+from scale0_core.io.wire import native_problem
+from scale0_core.service import Endpoint, Job, SocketKind
+
+pytestmark = pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")
+
+LONG_MS = 20_000
+MANY = 3_000
+
+
+class Echo:
+    """Answers each message; what else it does comes from the test."""
+
+    name = "echo"
+
+    def __init__(self, address, act=lambda frames, number: None, **more):
+        self.endpoints = {"main": Endpoint(kind=SocketKind.ROUTER, bind=address, high_water=MANY * 2, **more)}
+        self.act = act
+        self.received = 0
+        self.undelivered = []
+        self.jobs = []
+        self.due = None
+        self.fired = []
+
+    def receive(self, socket, frames, now):
+        self.received += 1
+        return self.act(frames, self.received) or [(socket, frames)]
+
+    def next_deadline(self):
+        return self.due
+
+    def on_deadline(self, now):
+        self.fired.append(now)
+        self.due = None
+        return ()
+
+    def on_undelivered(self, socket, frames, reason, now):
+        self.undelivered.append((frames, reason))
+        return ()
+
+    def on_job(self, result, now):
+        self.jobs.append(result)
+        return ()
+
+
+class Batched(Echo):
+    """The same in batches; every second answer may wait."""
+
+    def receive_batch(self, socket, messages, now, effects, later):
+        for frames in messages:
+            answers = self.receive(socket, frames, now)
+            (later if self.received % 2 else effects).extend(answers)
+
+
+@contextmanager
+def running(*services, limits=None, observers=()):
+    """Run services on a thread of their own; give the loop, which counts its rushes."""
+    loop = Loop(WireSettings(implementation="native", linger_ms=0), LimitSettings(), observers=observers)
+    loop.rushes = []
+    rush = loop.wire.rush
+
+    def counted(*arguments):
+        loop.rushes.append(rush(*arguments))
+        return loop.rushes[-1]
+
+    loop.wire.rush = counted
+    for service in services:
+        loop.add(Seat(service, limits=limits))
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        thread.join(20)
+        loop.finish(1)
+        loop.close()
+
+
+@pytest.fixture
+def address(tmp_path_factory):
+    return f"ipc://{tmp_path_factory.mktemp('s')}/main"
+
+
+def client(context, address, **options):
+    socket = context.socket(zmq.DEALER)
+    socket.set_hwm(MANY * 2)
+    socket.setsockopt(zmq.RCVTIMEO, LONG_MS)
+    for name, value in options.items():
+        socket.setsockopt(getattr(zmq, name), value)
+    socket.connect(address)
+    return socket
+
+
+def rushed(loop):
+    return sum(one.received for one in loop.rushes)
+
+
+@pytest.mark.parametrize("kind", [Echo, Batched])
+def test_all_is_answered_and_counted(context, address, kind):
+    reports = []
+    with running(kind(address), observers=[reports.append]) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number, b"x" * 100])
+        got = [int(peer.recv_multipart()[0]) for _ in range(MANY)]
+        seat = loop.stations[0].seat
+    assert sorted(got) == list(range(MANY))
+    if kind is Echo:
+        assert got == sorted(got), "none overtakes another"
+    assert rushed(loop) > 0, "it was busy enough"
+    assert (seat.counts.received, seat.counts.sent) == (MANY, MANY)
+    assert sum(report.received.get("echo", 0) for report in reports) == MANY
+    assert sum(report.sent for report in reports) == MANY
+
+
+def test_a_quiet_socket_is_heard_while_another_is_busy(context, address):
+    quiet = Echo(address + "2")
+    quiet.name = "quiet"
+    with running(Batched(address), quiet) as loop:
+        busy, other = client(context, address), client(context, address + "2")
+        for number in range(MANY):
+            busy.send_multipart([b"%d" % number])
+            if number % 100 == 0:
+                other.send_multipart([b"here"])
+        assert [other.recv_multipart() for _ in range(MANY // 100)] == [[b"here"]] * (MANY // 100)
+        for _ in range(MANY):
+            busy.recv_multipart()
+    assert rushed(loop) > 0
+
+
+def test_a_deadline_comes_while_a_socket_is_busy(context, address):
+    service = Batched(address)
+    service.act = lambda frames, number: setattr(service, "due", service.due or loop.clock.now() + 0.02)
+    with running(service) as loop:
+        peer = client(context, address)
+        for _ in range(5):
+            for number in range(MANY):
+                peer.send_multipart([b"%d" % number])
+            for _ in range(MANY):
+                peer.recv_multipart()
+    assert rushed(loop) > 0
+    assert service.fired
+
+
+@pytest.mark.parametrize("kind", [Echo, Batched])
+def test_a_service_that_raises_loses_one_message(context, address, kind):
+    def act(frames, number):
+        if number % 500 == 0:
+            raise ValueError("now and then")
+
+    with running(kind(address, act), limits=SeatLimits(errors=1000)) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        got = {int(peer.recv_multipart()[0]) for _ in range(MANY - MANY // 500)}
+        counts = loop.stations[0].seat.counts
+    assert len(got) == MANY - MANY // 500
+    assert (counts.received, counts.errors) == (MANY, MANY // 500)
+    assert rushed(loop) > 0
+
+
+@pytest.mark.parametrize("kind", [Echo, Batched])
+def test_a_service_that_raises_too_often_is_put_out(context, address, kind):
+    def act(frames, number):
+        if number > 1000:
+            raise ValueError("always")
+
+    with running(kind(address, act), limits=SeatLimits(errors=5)) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        for _ in range(1000):
+            peer.recv_multipart()
+        seat = loop.stations[0].seat
+    assert seat.quarantined
+    assert seat.counts.errors == 5
+
+
+def test_jobs_are_run(context, address):
+    service = Batched(address)
+    service.act = lambda frames, number: [Job("key", len, frames)] if number % 100 == 0 else None
+    with running(service) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        for _ in range(MANY - MANY // 100):
+            peer.recv_multipart()
+        peer.send_multipart([b"last"])
+        peer.recv_multipart()
+    assert [result.value for result in service.jobs] == [2] * (MANY // 100)
+
+
+def test_what_cannot_be_sent_comes_back(context, address):
+    service = Batched(address)
+    service.act = lambda frames, number: [("main", (b"nobody", b"x"))] if number % 10 == 0 else None
+    with running(service) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        for _ in range(MANY - MANY // 10):
+            peer.recv_multipart()
+        seat = loop.stations[0].seat
+    assert rushed(loop) > 0
+    assert service.undelivered == [((b"nobody", b"x"), "EHOSTUNREACH")] * (MANY // 10)
+    assert seat.counts.undelivered["main", "EHOSTUNREACH"] == MANY // 10
+
+
+def test_a_malformed_send_is_counted(context, address):
+    service = Batched(address)
+    service.act = lambda frames, number: [("nowhere", (b"x", b"y"))] if number % 1000 == 0 else None
+    with running(service, limits=SeatLimits(errors=1000)) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        for _ in range(MANY - MANY // 1000):
+            peer.recv_multipart()
+        seat = loop.stations[0].seat
+    assert seat.counts.errors == MANY // 1000
+
+
+def test_a_peer_that_reads_late_gets_all(context, address):
+    """Its queue is full for a while, and what has to wait keeps its order."""
+    service = Echo(address)
+    service.endpoints = {"main": Endpoint(kind=SocketKind.ROUTER, bind=address, high_water=10)}
+    with running(service) as loop:
+        late, quick = client(context, address, RCVHWM=10), client(context, address)
+        for number in range(MANY):
+            late.send_multipart([b"%d" % number, b"x" * 1000])
+            quick.send_multipart([b"%d" % number])
+            assert quick.recv_multipart() == [b"%d" % number]
+        assert [int(late.recv_multipart()[0]) for _ in range(MANY)] == list(range(MANY))
+        seat = loop.stations[0].seat
+    assert seat.counts.sent == 2 * MANY
+
+
+def test_it_can_be_stopped_in_the_middle(context, address):
+    with running(Batched(address)) as loop:
+        peer = client(context, address)
+        for number in range(MANY):
+            peer.send_multipart([b"%d" % number])
+        peer.recv_multipart()
+    assert not loop.stations[0].seat.later

@@ -20,7 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scale0_spark.events import LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
+from scale0_spark.tables import SUMS
 from scale0_spark.transforms import availability, caches, popularity, trends
+from scale0_spark.transforms.order import in_order
 
 
 class Store(Protocol):
@@ -63,7 +65,7 @@ _ALL = (
         popularity.KINDS,
         popularity.KEYS,
         lambda events, options: popularity.totals(events, options.popularity),
-        lambda sums, options: popularity.ranked(sums, options.popularity).orderBy("rank"),
+        lambda sums, options: in_order(popularity.ranked(sums, options.popularity), "rank"),
     ),
     Stream("cache_rates", caches.KINDS, caches.KEYS, lambda events, options: caches.cache_rates(events)),
     Stream(
@@ -77,9 +79,6 @@ _ALL = (
 
 STREAMS: Mapping[str, Stream] = {stream.table: stream for stream in _ALL}
 """The tables that can be made from streams."""
-
-SUMS = "sums_of_"
-"""What the sums are called from which a table is finished; they are kept beside it."""
 
 
 def start(

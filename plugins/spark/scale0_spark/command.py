@@ -22,7 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 JOBS = ("trends", "availability", "capacity", "popularity", "caches", "replication", "placement", "anomalies")
 STREAMED = ("trends_minute", "trends_hour", "trends_day", "popularity", "cache_rates", "flapping")
-"""Tables of this prefix are what streams remember; they tell people nothing."""
 WRITTEN = {"table": "table", "rows": "rows", "written": "written", "file": "file"}
 
 

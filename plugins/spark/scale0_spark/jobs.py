@@ -86,7 +86,7 @@ _ALL = (
         "popularity",
         "how popular songs are",
         popularity.KINDS,
-        {"popularity": lambda events, options: in_order(popularity.popularity(events, options.popularity), "rank")},
+        {"popularity": lambda events, options: popularity.popularity(events, options.popularity).orderBy("rank")},
     ),
     Job(
         "caches",

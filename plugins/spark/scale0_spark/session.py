@@ -32,8 +32,8 @@ CLUSTER_PARTITIONS = 32
 PARTS_PER_PARTITION = 8
 """Into how many parts a batch cuts each of these partitions at first; Spark joins them again up to `PART`."""
 PART = "16m"
-"""How many bytes a task gets. All that it makes of them is in memory at once; with the default of 128 MB that is so much
-for trends by minute that Java's garbage collector copies it again and again."""
+"""How many bytes a task gets. All that it makes of them is in memory at once; with the default of 128 MB that is so
+much for trends by minute that Java's garbage collector copies it again and again."""
 MOST_MEMORY_GIB = 4
 JAVA_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Where Java takes options from, beside its command line."""

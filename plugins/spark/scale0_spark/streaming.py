@@ -22,7 +22,6 @@ from scale0_spark.events import LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
 from scale0_spark.tables import SUMS
 from scale0_spark.transforms import availability, caches, popularity, trends
-from scale0_spark.transforms.order import in_order
 
 
 class Store(Protocol):
@@ -65,7 +64,7 @@ _ALL = (
         popularity.KINDS,
         popularity.KEYS,
         lambda events, options: popularity.totals(events, options.popularity),
-        lambda sums, options: in_order(popularity.ranked(sums, options.popularity), "rank"),
+        lambda sums, options: popularity.ranked(sums, options.popularity).orderBy("rank"),
     ),
     Stream("cache_rates", caches.KINDS, caches.KEYS, lambda events, options: caches.cache_rates(events)),
     Stream(

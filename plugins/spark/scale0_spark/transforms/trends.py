@@ -26,7 +26,8 @@ KEYS = ("window_start", "service", "kind")
 
 def failed() -> Column:
     """Tell whether a request ended badly; one that its client took back did not."""
-    return ~F.coalesce(F.col("outcome"), F.lit("ok")).isin("ok", "cancelled")
+    outcome = F.col("outcome")
+    return outcome.isNotNull() & ~outcome.isin("ok", "cancelled")
 
 
 def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:

@@ -22,8 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 JOBS = ("trends", "availability", "capacity", "popularity", "caches", "replication", "placement", "anomalies")
 STREAMED = ("trends_minute", "trends_hour", "trends_day", "popularity", "cache_rates", "flapping")
-SUMS = "sums_of_"
-"""Tables of this prefix are what streams remember; they tell people nothing."""
 WRITTEN = {"table": "table", "rows": "rows", "written": "written", "file": "file"}
 
 
@@ -387,7 +385,7 @@ def show_tables(*, table: str | None, limit: int, out: str | None, broker: str) 
 
     folder = _out(out, broker)
     if table is None:
-        _tell([entry for entry in tables.entries(folder) if not entry.name.startswith(SUMS)], folder)
+        _tell([entry for entry in tables.entries(folder) if not entry.name.startswith(tables.SUMS)], folder)
         return
     rows = tables.read(folder, table).slice(0, limit).to_pylist()
     kit.emit("scale0.spark.rows/1", [{name: _shown(value) for name, value in row.items()} for row in rows])

@@ -17,6 +17,7 @@ from scale0_spark.transforms import (
     replication,
     trends,
 )
+from scale0_spark.transforms.order import in_order
 
 
 @attrs.frozen
@@ -49,7 +50,7 @@ class Job:
 
 
 def _trends(every: str) -> Transform:
-    return lambda events, options: trends.trends(events, every, accuracy=options.accuracy).orderBy(*trends.KEYS)
+    return lambda events, options: in_order(trends.trends(events, every, accuracy=options.accuracy), *trends.KEYS)
 
 
 _ALL = (
@@ -91,7 +92,7 @@ _ALL = (
         "caches",
         "how many searches music servers answer by themselves",
         caches.KINDS,
-        {"cache_rates": lambda events, options: caches.cache_rates(events).orderBy(*caches.KEYS)},
+        {"cache_rates": lambda events, options: in_order(caches.cache_rates(events), *caches.KEYS)},
     ),
     Job(
         "replication",

@@ -29,7 +29,14 @@ LOCAL = "local[*]"
 LOOPBACK = "127.0.0.1"
 CLUSTER_PARTITIONS = 32
 """Partitions of a shuffle on a cluster, whose size is not known beforehand; Spark joins small ones."""
+PARTS_PER_PARTITION = 8
+"""Into how many parts a batch cuts each of these partitions at first; Spark joins them again up to `PART`."""
+PART = "16m"
+"""How many bytes a task gets. All that it makes of them is in memory at once; with the default of 128 MB that is so
+much for trends by minute that Java's garbage collector copies it again and again."""
 MOST_MEMORY_GIB = 4
+JAVA_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Where Java takes options from, beside its command line."""
 END = 10.0
 """Seconds that the Java process gets to end by itself."""
 
@@ -38,6 +45,10 @@ SQL = {
     "spark.sql.adaptive.enabled": "true",
     # with the default of 128 groups, aggregation of percentiles falls back to sorting, which is much slower
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
+    "spark.sql.files.maxPartitionBytes": PART,
+    # what opening a file counts for: telemetry has many small ones, and with the default of 4 MB four would be a task
+    "spark.sql.files.openCostInBytes": "1m",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": PART,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
@@ -136,7 +147,7 @@ def classic_settings(app: str, master: str, folder: Path, *, ui: bool) -> dict[s
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_memory_gib()}g",
         "spark.driver.maxResultSize": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_config.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={log_config.as_uri()}", *collector()]),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **_sql_settings(master),
     }
@@ -148,8 +159,22 @@ def classic_settings(app: str, master: str, folder: Path, *, ui: bool) -> dict[s
 
 
 def _sql_settings(master: str | None) -> dict[str, str]:
-    cores = None if master is None else cores_of(master)
-    return {**SQL, "spark.sql.shuffle.partitions": str(cores or CLUSTER_PARTITIONS)}
+    """Give the settings of queries; `shuffle.partitions` is for streams, which have their state in so many parts."""
+    partitions = (None if master is None else cores_of(master)) or CLUSTER_PARTITIONS
+    return {
+        **SQL,
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(partitions * PARTS_PER_PARTITION),
+    }
+
+
+def collector(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Give Java's option for the garbage collector that does the most work in a second; pauses are no matter here.
+
+    None where the environment names a collector: Java does not start with two.
+    """
+    told = " ".join(environment.get(name, "") for name in JAVA_ENVIRONMENT)
+    return [] if re.search(r"-XX:\+Use\w+GC\b", told) else ["-XX:+UseParallelGC"]
 
 
 def _memory_gib() -> int:

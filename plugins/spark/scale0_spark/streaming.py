@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scale0_spark.events import LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
+from scale0_spark.tables import SUMS
 from scale0_spark.transforms import availability, caches, popularity, trends
 
 
@@ -77,9 +78,6 @@ _ALL = (
 
 STREAMS: Mapping[str, Stream] = {stream.table: stream for stream in _ALL}
 """The tables that can be made from streams."""
-
-SUMS = "sums_of_"
-"""What the sums are called from which a table is finished; they are kept beside it."""
 
 
 def start(

@@ -35,6 +35,9 @@ MARK = b"scale0.mark"
 FIRST_ROWS = 2000
 """How many rows stand in the JSON beside a table."""
 
+SUMS = "sums_of_"
+"""What the sums are called from which a stream finishes a table; they are kept beside it, and tell people nothing."""
+
 LEFT_BEHIND = 600.0
 """Seconds after which a file that should have been renamed or removed is taken for one of a process that was killed."""
 

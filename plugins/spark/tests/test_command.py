@@ -45,7 +45,6 @@ def test_every_job_and_every_stream_has_its_place_in_the_command():
     assert set(command.JOBS) <= set(jobs.JOBS)
     assert set(command.JOBS) <= set(command.main.commands)
     assert set(command.STREAMED) == set(streaming.STREAMS)
-    assert command.SUMS == streaming.SUMS
     assert {table for job in jobs.JOBS.values() for table in job.tables} == set(tables.TABLES)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scale0_core.cli.kit import UsageError
-from scale0_spark.session import check_place, classic_settings, cores_of, is_on_loopback
+from scale0_spark.session import check_place, classic_settings, collector, cores_of, is_on_loopback
 
 
 def test_a_local_session_stays_on_loopback_and_uses_the_cores_it_is_given(tmp_path: Path):
@@ -17,6 +17,26 @@ def test_a_local_session_stays_on_loopback_and_uses_the_cores_it_is_given(tmp_pa
     assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.sql.objectHashAggregate.sortBased.fallbackThreshold"] == "65536"
     assert settings["spark.ui.enabled"] == "false"
+
+
+def test_batches_are_cut_finer_than_the_state_of_streams(tmp_path: Path):
+    finer = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+    for master, partitions in (("local[3]", 3), ("spark://10.0.0.7:7077", 32)):
+        settings = classic_settings("app", master, tmp_path, ui=False)
+        assert (settings["spark.sql.shuffle.partitions"], settings[finer]) == (str(partitions), str(8 * partitions))
+        assert settings["spark.sql.files.maxPartitionBytes"] == "16m"
+
+
+@pytest.mark.parametrize(
+    ("environment", "option"),
+    [({}, ["-XX:+UseParallelGC"]),
+     ({"JAVA_TOOL_OPTIONS": "-Xss4m", "OTHER": "-XX:+UseSerialGC"}, ["-XX:+UseParallelGC"]),
+     ({"JAVA_TOOL_OPTIONS": "-Xss4m -XX:+UseSerialGC"}, []),
+     ({"JDK_JAVA_OPTIONS": "-XX:+UseG1GC"}, []),
+     ({"_JAVA_OPTIONS": "-XX:+UseZGC -Xss4m"}, [])],
+)  # fmt: skip
+def test_a_collector_that_the_environment_names_is_the_only_one(environment: dict[str, str], option: list[str]):
+    assert collector(environment) == option
 
 
 def test_a_cluster_elsewhere_can_reach_the_driver(tmp_path: Path):

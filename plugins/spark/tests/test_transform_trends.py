@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertDataFrameEqual
 
-from scale0_spark.transforms.trends import trends
+from scale0_spark.jobs import JOBS, run
+from scale0_spark.transforms.trends import ACCURACY, PERCENTILES, trends
 
-from .event_rows import DAY, HOUR, MONDAY, Log, frame, plain
+from .event_rows import DAY, HOUR, MONDAY, Log, by_chance, frame, plain
 
 COLUMNS = [
     "window_start", "service", "kind", "requests", "errors", "rate_per_s", "error_share",
@@ -57,3 +59,31 @@ def test_seconds_hours_and_days_begin_in_utc_and_a_sampled_event_stands_for_many
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert (day["window_start"], day["requests"], day["error_share"]) == (0, 20, 0.5)
     assert day["rate_per_s"] == pytest.approx(20 / DAY)
+
+
+def test_ranks_of_percentiles_of_large_windows_are_off_by_as_much_as_is_stated_at_most(spark: SparkSession):
+    number, count = F.col("id"), 40_000
+    rows = spark.range(0, count, 1, 4).select(
+        F.timestamp_seconds(F.lit(int(MONDAY.timestamp())) + number % 3600).alias("ts"),
+        F.lit("echo").alias("service"), F.lit("task").alias("kind"), F.lit("ok").alias("outcome"),
+        F.lit(1.0).alias("weight"),
+        (number * 7919 % count).alias("queue_us"),  # each value once, by and by
+        (10 * (number * 104_729 % count)).alias("service_us"),
+    )  # fmt: skip
+    (hour,) = plain(trends(rows, "hour"))
+    assert hour["requests"] == count
+    for name, rank in PERCENTILES.items():
+        for value in (hour[f"queue_{name}"], hour[f"service_{name}"] / 10):
+            assert abs(value - rank * count) <= count / ACCURACY + 1
+
+
+def test_no_job_computes_a_table_twice_to_put_it_in_order(spark: SparkSession):
+    events = frame(spark, by_chance(1, 20))
+
+    def plan(table: DataFrame) -> str:
+        return str(table._jdf.queryExecution().executedPlan().toString())
+
+    assert "rangepartitioning" in plan(trends(events).orderBy("service"))
+    for job in JOBS.values():
+        for name, table in run(job, events).items():
+            assert "rangepartitioning" not in plan(table), name

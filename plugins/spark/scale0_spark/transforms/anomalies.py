@@ -11,6 +11,7 @@ import attrs
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.trends import KINDS, trends
 
 __all__ = ["KINDS", "Anomalies", "anomalies", "unusual"]
@@ -71,7 +72,7 @@ def unusual(hours: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:  #
         .where(F.abs("deviation") >= options.deviation)
     )
     columns = ("window_start", "service", "kind", "measure", "value", "expected", "deviation", "weeks")
-    return rows.select(*columns).orderBy("window_start", "service", "kind", "measure")
+    return in_order(rows.select(*columns), "window_start", "service", "kind", "measure")
 
 
 def _measured(hours: DataFrame) -> DataFrame:

@@ -10,6 +10,7 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.windows import total, window
 
 KINDS = ("join", "leave", "heartbeat", "load")
@@ -35,7 +36,7 @@ def left_unexpectedly() -> Column:
 
 def availability(events: DataFrame) -> DataFrame:
     """Give a row for each worker of each service, and one for each broker, whose service and peer are null."""
-    return _workers(events).unionByName(_brokers(events)).orderBy("broker", "service", "peer")
+    return in_order(_workers(events).unionByName(_brokers(events)), "broker", "service", "peer")
 
 
 def _workers(events: DataFrame) -> DataFrame:
@@ -122,7 +123,7 @@ def flaps(counted: DataFrame, options: Availability = Availability()) -> DataFra
         .agg(F.sum("changes").alias("changes"), F.sum("flaps").alias("flaps"))
         .withColumns({"service": nobody, "peer": nobody})
     )
-    return workers.unionByName(brokers).orderBy("window_start", "broker", "service", "peer")
+    return in_order(workers.unionByName(brokers), "window_start", "broker", "service", "peer")
 
 
 def flapping(events: DataFrame, options: Availability = Availability()) -> DataFrame:  # noqa: B008

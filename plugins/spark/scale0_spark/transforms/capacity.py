@@ -11,6 +11,7 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.windows import window
 
 KINDS = ("task", "rpc", "join")
@@ -68,7 +69,7 @@ def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:  #
             (F.sum("busy_s") / (F.sum("slots") * F.lit(HOUR))).alias("utilisation"),
         )
     )
-    return _with_forecast(hours, options).orderBy("service", "window_start")
+    return in_order(_with_forecast(hours, options), "service", "window_start")
 
 
 def _with_forecast(hours: DataFrame, options: Capacity) -> DataFrame:

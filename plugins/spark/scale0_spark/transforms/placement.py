@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from scale0_spark.transforms.capacity import DAY, HOUR, REQUESTS, busy_workers
+from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.windows import share, total
 
 KINDS = ("task", "rpc", "join", "leave", "heartbeat")
@@ -53,7 +54,7 @@ def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataF
         .fillna(0, ["workers_now"])
         .withColumn("slots", F.coalesce("slots", F.lit(1.0)))
     )
-    return _advised(rows, options).orderBy("service", "group")
+    return in_order(_advised(rows, options), "service", "group")
 
 
 def _demand(events: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.windows import total
 
 KINDS = ("song_search", "song_download", "song_replica")
@@ -89,12 +90,12 @@ def _sources(held: DataFrame) -> DataFrame:
 
 def _limited(plan: DataFrame, options: Replication) -> DataFrame:
     best = Window.partitionBy("server").orderBy(F.desc("score"), "song")
-    return (
+    chosen = (
         plan.withColumn("place", F.row_number().over(best))
         .where(F.col("place") <= options.per_server)
         .select("song", "server", "source", "score", "wanted", _reason().alias("reason"))
-        .orderBy(F.desc("score"), "song", "server")
     )
+    return in_order(chosen, F.desc("score"), "song", "server")
 
 
 def _reason() -> Column:

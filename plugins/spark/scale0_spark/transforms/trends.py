@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from scale0_spark.transforms.windows import SECONDS, share, total, window
+from scale0_spark.transforms.windows import SECONDS, share, total, window, window_start
 
 KINDS = ("task", "rpc")
 """The kinds of events that trends are made of."""
@@ -26,15 +26,17 @@ KEYS = ("window_start", "service", "kind")
 
 def failed() -> Column:
     """Tell whether a request ended badly; one that its client took back did not."""
-    return ~F.coalesce(F.col("outcome"), F.lit("ok")).isin("ok", "cancelled")
+    outcome = F.col("outcome")
+    return outcome.isNotNull() & ~outcome.isin("ok", "cancelled")
 
 
 def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:
     """Give a row for each window, service and kind of requests; `every` is `second`, `minute`, `hour` or `day`."""
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
+    key, start = (window(every), "window.start") if events.isStreaming else (window_start(every), "window_start")
     counted = (
         events.where(F.col("kind").isin(*KINDS))
-        .groupBy(window(every), "service", "kind")
+        .groupBy(key, "service", "kind")
         .agg(
             total().alias("requests"),
             total(failed()).alias("errors"),
@@ -43,7 +45,7 @@ def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY
         )
     )
     return counted.select(
-        F.col("window.start").alias("window_start"),
+        F.col(start).alias("window_start"),
         "service",
         "kind",
         "requests",

@@ -33,11 +33,13 @@ Run = bytes | list[Event]
 class PackedEvents(Sequence[Event]):
     """Events of a turn, in order: runs of packed ones of one kind, and of others."""
 
-    __slots__ = ("_length", "abouts", "kind", "runs")
+    __slots__ = ("_length", "abouts", "kind", "packed", "runs")
 
     def __init__(self, kind: EventKind, abouts: Sequence[About], runs: Sequence[Run]) -> None:
         self.kind, self.abouts, self.runs = kind, abouts, runs
-        self._length = sum(map(_length, runs))
+        self.packed = sum(len(run) for run in runs if isinstance(run, bytes)) // RECORD.size
+        """How many of them are packed."""
+        self._length = self.packed + sum(len(run) for run in runs if not isinstance(run, bytes))
 
     def __len__(self) -> int:
         return self._length
@@ -116,7 +118,3 @@ def _runs(events: list[Any]) -> list[Run]:
 
 def _is_record(event: object) -> bool:
     return type(event) is bytes and len(event) == RECORD.size
-
-
-def _length(run: Run) -> int:
-    return len(run) // RECORD.size if isinstance(run, bytes) else len(run)

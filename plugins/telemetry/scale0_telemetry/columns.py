@@ -163,13 +163,15 @@ class Columns:
 
     def _whole_records(self, group: Records) -> list[_Whole]:
         """Turn packed events to columns; those that do not fit into them are unpacked first."""
-        fits = group.fitting()
+        measured = group.measured()
+        fits = group.fitting(measured)
         if fits is not None:
             return [whole for part in (_unpacked(group.only(~fits)), group.only(fits)) for whole in self._whole(part)]
         try:
-            return [_Whole(group.kind, "", group.times().astype(np.int64), group.columns(), group.places)]
+            columns = group.columns(measured)
         except _WRONG:  # a text that is none
             return self._whole(_unpacked(group))
+        return [_Whole(group.kind, "", measured[0].astype(np.int64), columns, group.places)]
 
     def _numbered(self, places: Sequence[Any], count: int) -> list[Any]:
         """Give numbers in the order in which events were told; those that are left out have none."""

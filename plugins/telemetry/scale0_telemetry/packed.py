@@ -19,7 +19,11 @@ RECORDS = np.dtype([("over", "f8"), ("came", "f8"), ("taken", "f8"), ("bytes", "
 LAST_US = 253_402_300_799_000_000
 """Years have four digits in the names of folders."""
 
-_NO_WHOLE = 2.0**63
+_LEAST, _MOST = -(2.0**62), 2.0**62
+"""Microseconds that are whole numbers for certain."""
+
+Measured = tuple[Any, Any, Any]
+"""Times, how long it waited, how long it took: floats."""
 
 
 class Records(NamedTuple):
@@ -41,34 +45,27 @@ class Records(NamedTuple):
         good = packing.unpacked(self.kind, self.abouts, self.rows[known].tobytes())
         return [next(good) if each else () for each in known]
 
-    def times(self) -> Any:
-        """Give the times in microseconds."""
-        return np.rint((self.rows["over"] + self.offsets) * 1e6)
+    def measured(self) -> Measured:
+        """Say when each was over, how long it waited and how long it took, in microseconds."""
+        over, taken = self.rows["over"], self.rows["taken"]
+        return np.rint((over + self.offsets) * 1e6), (taken - self.rows["came"]) * 1e6, (over - taken) * 1e6
 
-    def durations(self) -> tuple[Any, Any]:
-        """Say how long each waited and how long it took, in microseconds."""
-        taken = self.rows["taken"]
-        return (taken - self.rows["came"]) * 1e6, (self.rows["over"] - taken) * 1e6
-
-    def fitting(self) -> Any:
+    def fitting(self, measured: Measured) -> Any:
         """Say which of them have columns for all that they tell; None: all."""
-        about = self.rows["about"]
-        within = [(self.times(), 0.0, LAST_US), *((each, 1 - _NO_WHOLE, _NO_WHOLE / 2) for each in self.durations())]
-        if all(low <= each.min() and each.max() <= high for each, low, high in within):
-            if about.min() >= 0 and about.max() < len(self.abouts):
-                return None
-        fits = (about >= 0) & (about < len(self.abouts))
-        for each, low, high in within:
-            fits &= (each >= low) & (each <= high)  # what is not a number is neither
-        return fits
+        limits = [(self.rows["about"], 0, len(self.abouts) - 1)]
+        limits += zip(measured, (0, _LEAST, _LEAST), (LAST_US, _MOST, _MOST), strict=True)
+        if all(low <= each.min() and each.max() <= high for each, low, high in limits):
+            return None
+        # what is not a number is within no limits
+        return np.logical_and.reduce([(each >= low) & (each <= high) for each, low, high in limits])
 
-    def columns(self) -> list[Any]:
+    def columns(self, measured: Measured) -> list[Any]:
         """Give the columns of a kind that can be packed; a text that is the same in all rows stands alone."""
         used, rows = _used(self.rows["about"], len(self.abouts))
         told = [self.abouts[number] for number in used]
         return [
             *(_texts([about[place] for about in told], rows) for place in range(4)),
-            *(pa.array(each.astype(np.int64)) for each in self.durations()),
+            *(pa.array(each.astype(np.int64)) for each in measured[1:]),
             pa.array(np.ascontiguousarray(self.rows["bytes"])),
         ]
 

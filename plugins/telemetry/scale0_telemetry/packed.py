@@ -88,6 +88,5 @@ def _used(about: Any, most: int) -> tuple[Sequence[int], Any]:
 
 
 def _texts(texts: list[str | None], rows: Any) -> Any:
-    if texts.count(texts[0]) == len(texts):
-        return texts[0]
-    return pa.array(texts, pa.string()).take(pa.array(rows))
+    found = pa.array(texts, pa.string())  # first of all, since it says whether they are texts
+    return texts[0] if texts.count(texts[0]) == len(texts) else found.take(pa.array(rows))

@@ -267,7 +267,8 @@ def _transposed(rows: Sequence[Event], width: int, offsets: Any) -> tuple[Any, S
     """Give the times in microseconds, and the columns of values; None if an event is not as it should be."""
     try:
         _, seconds, *columns = zip(*rows, strict=True)
-        times = np.rint((np.array(pa.array(seconds, pa.float64())) + offsets) * 1e6)
+        with np.errstate(over="ignore"):  # what comes of that does not fit
+            times = np.rint((np.array(pa.array(seconds, pa.float64())) + offsets) * 1e6)
     except _WRONG:
         return None, []
     fits = len(columns) + 2 == width and np.isfinite(times).all() and times.min() >= 0 and times.max() <= LAST_US
@@ -294,7 +295,7 @@ def _is_whole(row: Event, width: int, offset: float) -> bool:
     if len(row) != width or not isinstance(row[1], int | float):
         return False
     try:
-        return bool(0 <= (float(row[1]) + offset) * 1e6 <= LAST_US)
+        return 0 <= (float(row[1]) + float(offset)) * 1e6 <= LAST_US
     except OverflowError:
         return False
 

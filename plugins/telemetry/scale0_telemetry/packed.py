@@ -48,7 +48,8 @@ class Records(NamedTuple):
     def measured(self) -> Measured:
         """Say when each was over, how long it waited and how long it took, in microseconds."""
         over, taken = self.rows["over"], self.rows["taken"]
-        return np.rint((over + self.offsets) * 1e6), (taken - self.rows["came"]) * 1e6, (over - taken) * 1e6
+        with np.errstate(invalid="ignore", over="ignore"):  # what comes of that does not fit
+            return np.rint((over + self.offsets) * 1e6), (taken - self.rows["came"]) * 1e6, (over - taken) * 1e6
 
     def fitting(self, measured: Measured) -> Any:
         """Say which of them have columns for all that they tell; None: all."""

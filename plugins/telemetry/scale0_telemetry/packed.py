@@ -53,7 +53,7 @@ class Records(NamedTuple):
 
     def fitting(self, measured: Measured) -> Any:
         """Say which of them have columns for all that they tell; None: all."""
-        limits = [(self.rows["about"], 0, len(self.abouts) - 1)]
+        limits: list[tuple[Any, float, float]] = [(self.rows["about"], 0, len(self.abouts) - 1)]
         limits += zip(measured, (0, _LEAST, _LEAST), (LAST_US, _MOST, _MOST), strict=True)
         if all(low <= each.min() and each.max() <= high for each, low, high in limits):
             return None

@@ -263,6 +263,10 @@ An event is a plain tuple: `(kind, now, *values)`, with a value for each field o
 nothing is known. `kind` is an `EventKind`; those below are in `scale0_core.api.events`, in capitals, and `events.KINDS`
 has them by name. `kind.table(event)` gives the values by name. [How a service tells of events](service.md#events).
 
+Of tasks there are very many, so the broker packs them: a record of 40 bytes each (`packing.RECORD`), and a list of what
+is the same for many. It is the same schema in another form. A report has them as `PackedEvents`, a sequence that gives
+the same tuples to whoever iterates; who stores many of them reads `runs` as they are.
+
 - **Time.** `now` is the broker's steady clock, in seconds, as the service was given it. It has no date. Whoever stores
   events notes once what o'clock it was at some `now`, and adds the difference.
 - **Order and ids.** A report has the events of one turn of the loop, service by service, in the order in which they

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scale0_core import events
+from scale0_core import events, packing
 from scale0_core.broker.deadlines import Deadlines
 from scale0_core.broker.inner_worker import InnerTask, InnerWorker
 from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
@@ -15,6 +15,7 @@ from scale0_core.errors import FormatError, Problem, Scale0Error
 from scale0_core.events import Event, EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
+from scale0_core.packing import PackedEvents, Packing
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.service import (
     KIB,
@@ -30,6 +31,7 @@ from scale0_core.service import (
     Job,
     JobResult,
     LaterResults,
+    PackedEventSource,
     PeerWatcher,
     Send,
     SendFailure,
@@ -68,6 +70,9 @@ __all__ = [
     "LaterResults",
     "Logger",
     "Node",
+    "PackedEventSource",
+    "PackedEvents",
+    "Packing",
     "PeerWatcher",
     "PluginInfo",
     "Problem",
@@ -86,6 +91,7 @@ __all__ = [
     "events",
     "get_logger",
     "hookimpl",
+    "packing",
     "printable",
     "setting",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import attrs
 
 from scale0_core.events import Event
+from scale0_core.packing import Packing
 
 Frames: TypeAlias = tuple[bytes, ...]
 """A whole multipart message. On a ROUTER socket the first frame is the peer's routing id."""
@@ -258,6 +259,15 @@ class EventSource(Protocol):
     """
 
     events: list[Event] | None
+
+
+@runtime_checkable
+class PackedEventSource(EventSource, Protocol):
+    """A service that tells of so many events that it packs some of them has this as well; it is always the same."""
+
+    @property
+    def packing(self) -> Packing:
+        """Say what the packed events among the others mean."""
 
 
 @attrs.frozen

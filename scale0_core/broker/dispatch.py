@@ -11,6 +11,8 @@ from scale0_core.broker.deadlines import Deadlines
 from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import ClientKey, Frontend, HostedWorker, ServiceQueue, Task, Worker, first_idle
 from scale0_core.config.network import ALL, NetworkConfig
+from scale0_core.events import TASK
+from scale0_core.packing import Packing
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
@@ -65,6 +67,7 @@ class Dispatcher:
         """True while the broker is disabled: what comes back from a worker waits."""
         self.telling: Telling | None = None
         """Tells what happens, while somebody observes."""
+        self.packing = Packing(TASK)
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
         self._forget: Deadlines[ClientKey, Frontend] = Deadlines(grain=5.0)
         self._second_tries: Deadlines[Told, Send] = Deadlines()

@@ -30,6 +30,7 @@ from scale0_core.service import (
     Job,
     JobResult,
     LaterResults,
+    PackedEventSource,
     PeerWatcher,
     Send,
     SendFailure,
@@ -108,6 +109,7 @@ class Seat:
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
         self._on_refused = service.on_refused if isinstance(service, Connecting) else None
         self._sends_alone = self._on_job is None and self._on_refused is None
+        self._packing = service.packing if isinstance(service, PackedEventSource) else None
         self._delayed = service if isinstance(service, Delayed) else None
         self._on_stop = service.on_stop if isinstance(service, Stopping) else None
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
@@ -231,7 +233,7 @@ class Seat:
         # the list stays the same, so that a service may hand it on to its parts
         taken = self.events.copy()
         self.events.clear()
-        return taken
+        return taken if self._packing is None else cast("list[Event]", self._packing.told(taken))
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""

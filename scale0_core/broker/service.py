@@ -35,6 +35,7 @@ from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import FormatError
 from scale0_core.events import CONFIG_CHANGE, Event
 from scale0_core.logs import get_logger, printable
+from scale0_core.packing import Packing
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
@@ -131,7 +132,13 @@ class BrokerService:
 
     @events.setter
     def events(self, events: list[Event] | None) -> None:
-        self.dispatcher.telling = None if events is None else Telling(events, self.running.network.group)
+        dispatcher, group = self.dispatcher, self.running.network.group
+        dispatcher.telling = None if events is None else Telling(events, group, dispatcher.packing)
+
+    @property
+    def packing(self) -> Packing:
+        """What packed events among those mean."""
+        return self.dispatcher.packing
 
     def _tell_change(self, subject: str, outcome: str, count: int | None, now: float) -> None:
         if self.events is not None:
@@ -403,7 +410,7 @@ class BrokerService:
             self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
         if self.dispatcher.telling is not None:
-            self.dispatcher.telling.group = running.network.group
+            self.dispatcher.telling.regroup(running.network.group)
         self._tell_change("config", "applied", running.version, self._now)
         published = self._publication() if "config" in self.endpoints and running.network.config_service else []
         return [*hosted, *published]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from scale0_core.broker.workers import LONGEST_LABEL, ServiceQueue, Task, Worker
 from scale0_core.events import HEARTBEAT, JOIN, LEAVE, TASK, Event
 from scale0_core.logs import printable
+from scale0_core.packing import Packing
 from scale0_core.protocol.states import ClientEvent
 from scale0_core.service import Frames
 
@@ -24,12 +26,19 @@ REASONS = {
 class Telling:
     """Makes events of what is at hand anyway. There is one for each task, so nothing is looked up or written anew."""
 
-    def __init__(self, events: list[Event], group: str) -> None:
+    def __init__(self, events: list[Event], group: str, packing: Packing) -> None:
         self.events = events
         self.group = group
-        self._append = events.append
+        self._packing = packing
+        self._pack = packing.pack
+        self._append: Callable[[bytes], None] = cast("Any", events).append
         self._parts: dict[bytes, int] = {}
         """Bytes of the parts of answers that are not whole yet, by the numbers of the tasks."""
+
+    def regroup(self, group: str) -> None:
+        """Note that the broker is in another group from now on."""
+        self.group = group
+        self._packing.forget()
 
     def part(self, task: Task, body: Frames) -> None:
         """Count a part of an answer."""
@@ -37,16 +46,17 @@ class Telling:
 
     def answered(self, task: Task, worker: Worker, outcome: str, body: Frames, now: float) -> None:
         """Tell of a task that a worker answered."""
-        sent = task.sent
         size = len(body[2]) if len(body) == 3 else sum(map(len, body[2:]))
         if task.streamed:
             size += self._parts.pop(task.number, 0)
-        self._append(
-            (
-                TASK, now, task.service.label, worker.label, self.group, outcome, (sent - task.created) * 1e6,
-                (now - sent) * 1e6, size,
-            )
-        )  # fmt: skip
+        service = task.service
+        key = service if outcome == "ok" else (service, outcome)
+        try:
+            about = worker.abouts[key]
+        except KeyError:
+            told = (service.label, worker.label, self.group, outcome)
+            about = self._packing.number(worker.abouts, key, told)
+        self._append(self._pack(now, task.created, task.sent, size, about))
 
     def unanswered(self, task: Task, worker: Worker | None, outcome: str, now: float) -> None:
         """Tell of a task that was over before it was answered, or before all of the answer was there."""

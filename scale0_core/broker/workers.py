@@ -128,6 +128,8 @@ class Worker:
     """When it last began to offer something."""
     beat_told: float = -math.inf
     """When those who observe were last told that it lives."""
+    abouts: dict[object, int] = attrs.field(factory=dict)
+    """Numbers of what events say of it, by service and outcome: see ``Packing``."""
     label: str | None = attrs.field(init=False)
     """The identity as events tell it; None for one that only stands for others, and is no worker to be counted."""
 
@@ -139,6 +141,7 @@ class Worker:
         """Note what it says of itself; a bridge says for which protocol it stands."""
         if not self.services and metadata != self.metadata:  # who has joined keeps its name until it leaves
             self.label = None if BRIDGED in metadata else printable(self.identity, LONGEST_LABEL)
+            self.abouts.clear()
         self.metadata = metadata
 
     @property

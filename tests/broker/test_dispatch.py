@@ -31,7 +31,7 @@ class DispatchMachine(RuleBasedStateMachine):
         config = NetworkConfig(identity="b", queue_limit=3, client_limit=6)
         self.dispatcher = Dispatcher(config)
         self.events: list[Event] = []
-        self.telling = self.dispatcher.telling = Telling(self.events, "g")
+        self.telling = self.dispatcher.telling = Telling(self.events, "g", self.dispatcher.packing)
         self.now = 1000.0
         self.asked: set[bytes] = set()
         self.ended: Counter[bytes] = Counter()
@@ -161,7 +161,8 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_is_told_once_it_is_over(self) -> None:
-        tasks = [event[0].table(event) for event in self.events if event[0] is TASK]
+        told = self.dispatcher.packing.told(self.events)
+        tasks = [event[0].table(event) for event in told if event[0] is TASK]
         assert len(tasks) == self.numbers - len(self.dispatcher.tasks)
         assert all((task["peer"] is None) == (task["service_us"] is None) for task in tasks)
         assert all((task["queue_us"] or 0) >= 0 and (task["service_us"] or 0) >= 0 for task in tasks)

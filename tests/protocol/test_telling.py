@@ -26,7 +26,7 @@ class Told:
 
     def all(self, *kinds: str) -> list[tuple[Any, ...]]:
         """Give what was told since the last look: kind and values, without service_us and queue_us of tasks."""
-        events, self.events[:] = list(self.events), []
+        events, self.events[:] = list(self.script.broker.packing.told(self.events)), []
         for kind, now, *values in events:
             assert KINDS[kind.name] is kind
             assert len(values) == len(kind.fields)
@@ -34,7 +34,7 @@ class Told:
         return [(kind.name, *values) for kind, _, *values in events if not kinds or kind.name in kinds]
 
     def tables(self) -> list[dict[str, Any]]:
-        return [event[0].table(event) for event in self.events]
+        return [event[0].table(event) for event in self.script.broker.packing.told(self.events)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from scale0_core.api import Event, EventKind, events, printable
+from scale0_core.api import Event, EventKind, PackedEvents, events, packing, printable
+from scale0_telemetry.packed import LAST_US, Records, joined
 from scale0_telemetry.schema import FILE_SCHEMA, TIMESTAMP
 
 Told = Sequence[tuple[str, Sequence[Event]]]
@@ -29,8 +30,6 @@ MALFORMED = "malformed"
 """Why an event is lost that is none."""
 
 DAY_US = 86_400_000_000
-_LAST_US = 253_402_300_799_000_000
-"""Years have four digits in the names of folders."""
 
 _MOST_DIGITS = 10**300
 _NO_WHOLE = 2.0**63
@@ -65,12 +64,12 @@ class _Group(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """Events that are as they should be, column by column."""
+    """Events that are as they should be, column by column: values, an array of Arrow, or a text that all have."""
 
     kind: EventKind
     service: str
     times: Any
-    columns: Sequence[Sequence[Any]]
+    columns: Sequence[Any]
     places: Any
 
 
@@ -96,20 +95,25 @@ class Columns:
             made += _by_day(whole.kind.name, whole.times, self._batch(whole, numbers))
         return made
 
-    def _grouped(self, turns: Iterable[Turn]) -> tuple[list[_Group], int]:
+    def _grouped(self, turns: Iterable[Turn]) -> tuple[list[_Group | Records], int]:
         """Sort events by kind; those of a kind that does not name a service, by the service that told of them too.
 
         Give the groups, and how many events there are in all.
         """
         groups: dict[tuple[EventKind, str], list[_Part]] = {}
+        packed: dict[int, tuple[PackedEvents, list[tuple[float, int, bytes]]]] = {}
         count = 0
-        for offset, told in turns:
-            for service, found in told:
-                for kind, places, rows in self._by_kind(found):
-                    key = (kind, "" if "service" in kind.fields else service)
-                    groups.setdefault(key, []).append((offset, count, places, rows))
-                count += len(found)
-        return [_joined(kind, service, parts) for (kind, service), parts in groups.items()], count
+        for offset, service, found, run in _runs(turns):
+            if isinstance(run, bytes):
+                packed.setdefault(id(found.abouts), (found, []))[1].append((offset, count, run))
+                count += len(run) // packing.RECORD.size
+                continue
+            for kind, places, rows in self._by_kind(run):
+                key = (kind, "" if "service" in kind.fields else service)
+                groups.setdefault(key, []).append((offset, count, places, rows))
+            count += len(run)
+        made: list[_Group | Records] = [joined(found.kind, found.abouts, parts) for found, parts in packed.values()]
+        return [*made, *(_joined(kind, service, parts) for (kind, service), parts in groups.items())], count
 
     def _by_kind(self, found: Sequence[Event]) -> Iterable[tuple[EventKind, Sequence[int] | None, Sequence[Event]]]:
         """Give each kind with its events and their places among all; None: one after the other."""
@@ -129,7 +133,7 @@ class Columns:
                 self.lost[MALFORMED] += 1
         return [(kind, places, rows) for kind, (places, rows) in sorted_out.items()]
 
-    def _sampled(self, group: _Group) -> _Group:
+    def _sampled(self, group: _Group | Records) -> _Group | Records:
         """Leave out events of a kind evenly: of a rate of 0.25, every fourth one stays."""
         kind = group.kind.name
         rate = self._sampling.get(kind, 1.0)
@@ -139,10 +143,12 @@ class Columns:
         self._tallies[kind] += len(group.rows)
         return group.only(np.diff(np.floor(numbers * rate)) > 0)
 
-    def _whole(self, group: _Group) -> list[_Whole]:
+    def _whole(self, group: _Group | Records) -> list[_Whole]:
         """Turn rows to columns, without those that are not as they should be; none if no row is left."""
-        if not group.rows:
+        if not len(group.rows):
             return []
+        if isinstance(group, Records):
+            return self._whole_records(group)
         width = 2 + len(group.kind.fields)
         times, columns = _transposed(group.rows, width, group.offsets)
         if times is None:
@@ -154,6 +160,18 @@ class Columns:
             if times is None:
                 return []
         return [_Whole(group.kind, group.service, times, columns, group.places)]
+
+    def _whole_records(self, group: Records) -> list[_Whole]:
+        """Turn packed events to columns; those that do not fit into them are unpacked first."""
+        measured = group.measured()
+        fits = group.fitting(measured)
+        if fits is not None:
+            return [whole for part in (_unpacked(group.only(~fits)), group.only(fits)) for whole in self._whole(part)]
+        try:
+            columns = group.columns(measured)
+        except _WRONG:  # a text that is none
+            return self._whole(_unpacked(group))
+        return [_Whole(group.kind, "", measured[0].astype(np.int64), columns, group.places)]
 
     def _numbered(self, places: Sequence[Any], count: int) -> list[Any]:
         """Give numbers in the order in which events were told; those that are left out have none."""
@@ -181,7 +199,7 @@ class Columns:
         details: dict[int, dict[str, Any]] = {}
         for name, values in told.items():
             if name in events.FIELDS:
-                made[name] = self._column(name, values, details)
+                made[name] = self._column(name, values, count, details)
             else:
                 _add_details(name, values, details)
         if details:
@@ -190,8 +208,12 @@ class Columns:
         arrays = [made[name] if name in made else self._constant(name, None, count) for name in FILE_SCHEMA.names]
         return pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA)
 
-    def _column(self, name: str, values: Sequence[Any], details: dict[int, dict[str, Any]]) -> Any:
-        first, count = values[0], len(values)
+    def _column(self, name: str, values: Any, count: int, details: dict[int, dict[str, Any]]) -> Any:
+        if isinstance(values, pa.Array):
+            return values
+        if values is None or isinstance(values, str):
+            return self._constant(name, values, count)
+        first = values[0]
         if first is values[-1] and values.count(first) == count and isinstance(first, str | int | None):
             try:
                 return self._constant(name, first, count)
@@ -213,6 +235,20 @@ class Columns:
         return known[1].slice(0, count)
 
 
+def _runs(turns: Iterable[Turn]) -> Iterator[tuple[float, str, Any, packing.Run | Sequence[Event]]]:
+    """Give what to add to times, who told of events, what they are in, and those that are told in the same way."""
+    for offset, told in turns:
+        for service, found in told:
+            if isinstance(found, PackedEvents):
+                yield from ((offset, service, found, run) for run in found.runs)
+            else:
+                yield offset, service, found, found
+
+
+def _unpacked(group: Records) -> _Group:
+    return _Group(group.kind, "", group.tuples(), group.offsets, group.places)
+
+
 def _joined(kind: EventKind, service: str, parts: Sequence[_Part]) -> _Group:
     """Put the parts of all turns together."""
     lengths = [len(rows) for *_, rows in parts]
@@ -231,10 +267,11 @@ def _transposed(rows: Sequence[Event], width: int, offsets: Any) -> tuple[Any, S
     """Give the times in microseconds, and the columns of values; None if an event is not as it should be."""
     try:
         _, seconds, *columns = zip(*rows, strict=True)
-        times = np.rint((np.array(pa.array(seconds, pa.float64())) + offsets) * 1e6)
+        with np.errstate(over="ignore"):  # what comes of that does not fit
+            times = np.rint((np.array(pa.array(seconds, pa.float64())) + offsets) * 1e6)
     except _WRONG:
         return None, []
-    fits = len(columns) + 2 == width and np.isfinite(times).all() and times.min() >= 0 and times.max() <= _LAST_US
+    fits = len(columns) + 2 == width and np.isfinite(times).all() and times.min() >= 0 and times.max() <= LAST_US
     return (times.astype(np.int64), columns) if fits else (None, [])
 
 
@@ -258,7 +295,7 @@ def _is_whole(row: Event, width: int, offset: float) -> bool:
     if len(row) != width or not isinstance(row[1], int | float):
         return False
     try:
-        return bool(0 <= (float(row[1]) + offset) * 1e6 <= _LAST_US)
+        return 0 <= (float(row[1]) + float(offset)) * 1e6 <= LAST_US
     except OverflowError:
         return False
 

@@ -13,8 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scale0_core.api import BatchReport, BrokerContext, Event, RunningBroker, events, get_logger
-from scale0_telemetry.columns import Columns, Turn
+from scale0_core.api import BatchReport, BrokerContext, Event, PackedEvents, RunningBroker, events, get_logger
+from scale0_telemetry.columns import Columns, Told, Turn
 from scale0_telemetry.load import Gauge, lost_events
 from scale0_telemetry.publisher import Publisher
 from scale0_telemetry.segments import Limits, Segments
@@ -30,11 +30,14 @@ PIECE = 8192
 then. Smaller pieces cost more: each of some twenty calls gives the interpreter up and has to get it back. Larger ones
 do as well: what the loop made is no longer in the processor's cache."""
 
+PACKED = 8
+"""So many packed events count as one: they are a few bytes, and nothing is done for each of them."""
+
 LARGEST = 8 * PIECE
 """Events that are converted in one go when many wait: then it matters more to catch up."""
 
 EARLY = PIECE
-"""So many events wake it before."""
+"""So many events wake it before; it is also woken when half of the places for those that wait are taken."""
 
 PAUSE = 0.001
 """Seconds of rest between two pieces."""
@@ -79,6 +82,7 @@ class Sink:
         self._load_due = time.monotonic() + settings.load_interval
         self._queue: deque[Turn] = deque()
         self._offered = self._taken = self._refused = 0
+        self._work_offered = self._work_taken = 0
         self._refused_told = 0
         self._failed = self._failed_before = False
         self._stopping = False
@@ -99,9 +103,7 @@ class Sink:
         told = report.events
         if not told:
             return
-        count = 0
-        for _, found in told:
-            count += len(found)
+        count, work = _count(told)
         # each of these numbers is changed by one of the two threads alone, so that no lock is needed
         waiting = self._offered - self._taken
         if waiting + count > self._settings.max_queue:
@@ -109,7 +111,9 @@ class Sink:
             return
         self._queue.append((time.time() - report.now - report.seconds, told))
         self._offered += count
-        if waiting >= EARLY and not self._wake.is_set():
+        self._work_offered += work
+        much = self._work_offered - self._work_taken >= EARLY or waiting >= self._settings.max_queue // 2
+        if much and not self._wake.is_set():
             self._wake.set()
 
     def stop(self, seconds: float = STOP) -> None:
@@ -157,7 +161,7 @@ class Sink:
         end = self._offered
         while self._taken < end and not self._stopping:
             self._store(self._take())
-            if self._offered - self._taken < LARGEST:
+            if self._work_offered - self._work_taken < LARGEST:
                 time.sleep(PAUSE)
         now = time.monotonic()
         if now >= self._load_due:
@@ -184,18 +188,20 @@ class Sink:
     def _take(self) -> list[Turn]:
         """Take some turns off the queue: half of what waits, within bounds."""
         turns: list[Turn] = []
-        count, most = 0, min(max(PIECE, (self._offered - self._taken) // 2), LARGEST)
-        while self._queue and count < most:
+        taken, end = self._work_taken, self._work_offered
+        end = taken + min(max(PIECE, (end - taken) // 2), LARGEST)
+        while self._queue and self._work_taken < end:
             turns.append(self._queue.popleft())
-            count += _count(turns[-1:])
-        self._taken += count
+            count, work = _count(turns[-1][1])
+            self._taken += count
+            self._work_taken += work
         return turns
 
     def _store(self, turns: Sequence[Turn]) -> None:
         try:
             batches = self._columns.convert(turns)
         except Exception as error:  # whatever a plugin has put into its events
-            self._columns.lost[FAILED] += _count(turns)
+            self._columns.lost[FAILED] += sum(_count(told)[0] for _, told in turns)
             self._tell_failed(error)
             return
         if self._segments is not None:
@@ -229,5 +235,12 @@ class Sink:
         return +lost
 
 
-def _count(turns: Sequence[Turn]) -> int:
-    return sum(len(found) for _, told in turns for _, found in told)
+def _count(told: Told) -> tuple[int, int]:
+    """Count events, and how much work they are."""
+    count = work = 0
+    for _, found in told:
+        count += len(found)
+        work += len(found)
+        if isinstance(found, PackedEvents):
+            work -= found.packed - found.packed // PACKED
+    return count, work

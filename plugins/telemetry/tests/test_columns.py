@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale0_core.api import EventKind, events
+from scale0_core.api import EventKind, Packing, events
 from scale0_telemetry.columns import DAY_US, Columns
 from scale0_telemetry.schema import FILE_SCHEMA, SCHEMA
 
@@ -233,3 +233,63 @@ def test_kinds_of_others_are_stored_too():
     [row] = rows_of(Columns("left", 7).convert([(NOON, [("weather", [(kind, 0.0, "Bonn", 21.5, ["blue"])])])]))
     assert (row["kind"], row["subject"], row["value"]) == ("weather", "Bonn", 21.5)
     assert json.loads(row["details"]) == {"sky": "['blue']"}
+
+
+# --- packed events ------------------------------------------------------------------------------------------------
+
+MOMENTS = st.floats(0, 3600) | st.sampled_from([-1e300, 1e300, math.nan, math.inf, -2e9, 86_400.0])
+TEXTS = st.sampled_from(["echo", "sum", "Bär", "\udc80", ""])
+ABOUTS = st.tuples(TEXTS, st.none() | TEXTS, TEXTS, st.sampled_from(["ok", "error"]))
+REQUESTS = st.tuples(MOMENTS, MOMENTS, MOMENTS, st.integers(-(2**63), 2**63 - 1), ABOUTS)
+OTHERS = st.sampled_from([TASK, (events.JOIN, 0.0, "echo", "worker", None, 1), (events.TASK, 0.0), "none"])
+
+
+def packed_turn(packing, numbers, turn):
+    told = []
+    for each in turn:
+        if len(each) == 5 and isinstance(each[4], tuple):
+            if each[4] not in numbers:
+                packing.number(numbers, each[4], each[4])
+            told.append(packing.pack(*each[:4], numbers[each[4]]))
+        else:
+            told.append(each)
+    return packing.told(told)
+
+
+@given(st.lists(st.lists(REQUESTS | OTHERS, max_size=8), max_size=4), st.sampled_from([1.0, 0.5, 0.3]), st.booleans())
+def test_packed_events_give_the_same_rows_as_tuples(turns, rate, anew):
+    packing, numbers = Packing(events.TASK), {}
+    packed = []
+    for turn in turns:
+        packed.append(packed_turn(packing, numbers, turn))
+        if anew:
+            packing, numbers = Packing(events.TASK), {}
+    one, other = Columns("left", 7), Columns("left", 7)
+    rows = rows_of(one.convert([(NOON, [("scale0", found)]) for found in packed]))
+    plain = rows_of(other.convert([(NOON, [("scale0", list(found))]) for found in packed]))
+    assert repr(rows) == repr(plain)
+    assert (one.seq, one.lost) == (other.seq, other.lost)
+    sampled = Columns("left", 7, {"task": rate})
+    found = rows_of(sampled.convert([(NOON, [("scale0", found)]) for found in packed]))
+    count = sum(row["kind"] == "task" for row in rows) + one.lost["malformed"]
+    assert sum(row["kind"] == "task" for row in found) <= math.ceil(count * rate) + 1
+
+
+def test_packed_events_that_make_no_sense_are_counted_and_left_out():
+    packing, columns = Packing(events.TASK), Columns("left", 7)
+    good = packing.pack(3.0, 1.0, 2.0, 100, packing.number({}, "", ("echo", None, "g", "ok")))
+    told = [good, packing.pack(3.0, 1.0, 2.0, 100, 1), b"short", packing.pack(math.nan, 1.0, 2.0, 1, 0), good]
+    rows = rows_of(columns.convert([(NOON, [("scale0", packing.told(told))])]))
+    assert [(row["seq"], row["service"], "peer" in row) for row in rows] == [(1, "echo", False), (2, "echo", False)]
+    assert columns.lost == {"malformed": 3}
+    assert columns.convert([(NOON, [("scale0", packing.told(told[1:4]))])]) == []
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 1.0])
+def test_packed_events_are_sampled_evenly_and_by_kind(rate):
+    packing, numbers = Packing(events.TASK), {}
+    columns = Columns("left", 7, {"task": rate})
+    turn = [(2.0, 1.0, 1.5, size, ("echo", "w", "g", "ok")) for size in range(100)]
+    rows = rows_of(columns.convert([(NOON, [("scale0", packed_turn(packing, numbers, turn))])] * 10))
+    assert len(rows) == 1000 * rate
+    assert {row["weight"] for row in rows} == {1 / rate}

@@ -8,7 +8,7 @@ import attrs
 import pyarrow.dataset as ds
 import pytest
 
-from scale0_core.api import BatchReport, BrokerContext, EventKind, RunningBroker, events
+from scale0_core.api import BatchReport, BrokerContext, EventKind, Packing, RunningBroker, events
 from scale0_telemetry.load import Gauge, memory_bytes
 from scale0_telemetry.settings import TelemetrySettings
 from scale0_telemetry.sink import Sink
@@ -71,6 +71,20 @@ def test_whole_batches_are_dropped_and_counted_when_the_thread_is_behind(sink, t
     one.stop(60)
     rows = stored(tmp_path)
     assert sum(row["kind"] == "task" for row in rows) == 90
+    [drop] = [row for row in rows if row["kind"] == "drop"]
+    assert (drop["service"], drop["outcome"], drop["count"]) == ("telemetry", "queue", 60)
+
+
+def test_packed_events_are_stored_or_counted_too(sink, tmp_path):
+    one, packing = sink(max_queue=100), Packing(events.TASK)
+    record = packing.pack(1.5, 1.0, 1.25, 100, packing.number({}, "", ("echo", "worker", "g", "ok")))
+    for _ in range(5):
+        one.offer(BatchReport(1.5, 0.25, {}, 0, (), [("scale0", packing.told([record] * 29 + [TASK]))]))
+    one.start()
+    one.stop(60)
+    rows = stored(tmp_path)
+    tasks = [row for row in rows if row["kind"] == "task"]
+    assert Counter(row["service_us"] for row in tasks) == {250_000: 87, 20: 3}
     [drop] = [row for row in rows if row["kind"] == "drop"]
     assert (drop["service"], drop["outcome"], drop["count"]) == ("telemetry", "queue", 60)
 

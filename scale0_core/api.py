@@ -20,6 +20,7 @@ from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, Pl
 from scale0_core.service import (
     KIB,
     MIB,
+    BatchReceiver,
     Connect,
     Connecting,
     Delayed,
@@ -47,6 +48,7 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "MAX_CONFIG_DEPTH",
     "MIB",
+    "BatchReceiver",
     "BatchReport",
     "BrokerContext",
     "Change",

@@ -30,6 +30,17 @@ Run = bytes | list[Event]
 """Records one after the other, or events that are tuples."""
 
 
+def _add(events: list[Any], over: float, came: float, taken: float, size: int, number: int, /) -> None:
+    """Append a packed event to a list of events."""
+    events.append(RECORD.pack(over, came, taken, size, number))
+
+
+try:
+    from scale0_core._packing import add
+except ImportError:  # built without a compiler
+    add = _add
+
+
 class PackedEvents(Sequence[Event]):
     """Events of a turn, in order: runs of packed ones of one kind, and of others."""
 
@@ -72,14 +83,14 @@ def unpacked(kind: EventKind, abouts: Sequence[About], records: bytes) -> Iterat
 class Packing:
     """Knows what the numbers in records mean. A service that packs has one, for as long as it lives.
 
-    It appends ``pack(over, came, taken, bytes, number)`` to its list of events, where it would append a tuple.
+    It calls ``add(events, over, came, taken, bytes, number)``, where it would append a tuple to its list of events.
     """
 
     def __init__(self, kind: EventKind) -> None:
         if kind.fields != PACKED_FIELDS:
             raise ValueError(f"events of the kind {kind.name} cannot be packed: their fields are {kind.fields}")
         self.kind = kind
-        self.pack = RECORD.pack
+        self.add = add
         self._abouts: list[About] = []
         self._numbers: list[dict[Any, int]] = []
 

@@ -76,3 +76,14 @@ def test_names_of_those_who_are_gone_do_not_stay_for_ever(monkeypatch):
 def test_a_record_is_what_others_may_rely_on():
     assert RECORD.size == 40
     assert struct.unpack("3d2q", Packing(TASK).pack(3.0, 1.0, 2.0, 100, 7)) == (3.0, 1.0, 2.0, 100, 7)
+
+
+@pytest.mark.parametrize("add", [packing.add, packing._add], ids=["as built", "python"])
+def test_a_packed_event_is_appended_as_a_record(add):
+    events = [("before",)]
+    add(events, 3.5, 1, 2.25, 100, 7)
+    assert events == [("before",), RECORD.pack(3.5, 1.0, 2.25, 100, 7)]
+    for wrong in (("x", 1.0, 1.0, 1, 1), (1.0, 1.0, 1.0, 1.5, 1), (1.0, 1.0, 1.0, 2**80, 1), (1.0,)):
+        with pytest.raises((TypeError, OverflowError, struct.error)):
+            add(events, *wrong)
+    assert len(events) == 2

@@ -228,12 +228,12 @@ class Seat:
             return False
         return True
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> Sequence[Event]:
         """Give what the service told of since the last time."""
         # the list stays the same, so that a service may hand it on to its parts
         taken = self.events.copy()
         self.events.clear()
-        return taken if self._packing is None else cast("list[Event]", self._packing.told(taken))
+        return taken if self._packing is None else self._packing.told(taken)
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""

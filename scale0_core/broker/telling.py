@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
 
 from scale0_core.broker.workers import LONGEST_LABEL, ServiceQueue, Task, Worker
 from scale0_core.events import HEARTBEAT, JOIN, LEAVE, TASK, Event
@@ -30,8 +29,7 @@ class Telling:
         self.events = events
         self.group = group
         self._packing = packing
-        self._pack = packing.pack
-        self._append: Callable[[bytes], None] = cast("Any", events).append
+        self._add = packing.add
         self._parts: dict[bytes, int] = {}
         """Bytes of the parts of answers that are not whole yet, by the numbers of the tasks."""
 
@@ -56,7 +54,7 @@ class Telling:
         except KeyError:
             told = (service.label, worker.label, self.group, outcome)
             about = self._packing.number(worker.abouts, key, told)
-        self._append(self._pack(now, task.created, task.sent, size, about))
+        self._add(self.events, now, task.created, task.sent, size, about)
 
     def unanswered(self, task: Task, worker: Worker | None, outcome: str, now: float) -> None:
         """Tell of a task that was over before it was answered, or before all of the answer was there."""

@@ -350,7 +350,7 @@ class Loop:
         if station.seat.observe_events(self.clock.now()):
             self._telling.append(station.seat)
 
-    def _take_events(self) -> list[tuple[str, list[Event]]]:
+    def _take_events(self) -> list[tuple[str, Sequence[Event]]]:
         return [(seat.service.name, seat.take_events()) for seat in self._telling if seat.events]
 
     def _send(self, station: Station, now: float) -> tuple[int, list[SendFailure]]:

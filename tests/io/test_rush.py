@@ -192,7 +192,7 @@ def test_a_service_that_raises_too_often_is_put_out(context, address, kind):
 def test_jobs_are_run(context, address):
     service = Batched(address)
     service.act = lambda frames, number: [Job("key", len, frames)] if number % 100 == 0 else None
-    with running(service) as loop:
+    with running(service):
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, Packing, events
+from scale0_core.api import packing as forms
 from scale0_telemetry.columns import DAY_US, Columns
 from scale0_telemetry.schema import FILE_SCHEMA, SCHEMA
+
+RECORD = forms.RECORD
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
 NAMES = {str: st.text(st.characters(exclude_categories=("Cs",))), int: st.integers(-(2**63), 2**63 - 1)}
@@ -250,7 +253,7 @@ def packed_turn(packing, numbers, turn):
         if len(each) == 5 and isinstance(each[4], tuple):
             if each[4] not in numbers:
                 packing.number(numbers, each[4], each[4])
-            told.append(packing.pack(*each[:4], numbers[each[4]]))
+            told.append(RECORD.pack(*each[:4], numbers[each[4]]))
         else:
             told.append(each)
     return packing.told(told)
@@ -277,8 +280,8 @@ def test_packed_events_give_the_same_rows_as_tuples(turns, rate, anew):
 
 def test_packed_events_that_make_no_sense_are_counted_and_left_out():
     packing, columns = Packing(events.TASK), Columns("left", 7)
-    good = packing.pack(3.0, 1.0, 2.0, 100, packing.number({}, "", ("echo", None, "g", "ok")))
-    told = [good, packing.pack(3.0, 1.0, 2.0, 100, 1), b"short", packing.pack(math.nan, 1.0, 2.0, 1, 0), good]
+    good = RECORD.pack(3.0, 1.0, 2.0, 100, packing.number({}, "", ("echo", None, "g", "ok")))
+    told = [good, RECORD.pack(3.0, 1.0, 2.0, 100, 1), b"short", RECORD.pack(math.nan, 1.0, 2.0, 1, 0), good]
     rows = rows_of(columns.convert([(NOON, [("scale0", packing.told(told))])]))
     assert [(row["seq"], row["service"], "peer" in row) for row in rows] == [(1, "echo", False), (2, "echo", False)]
     assert columns.lost == {"malformed": 3}

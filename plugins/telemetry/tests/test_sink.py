@@ -9,9 +9,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from scale0_core.api import BatchReport, BrokerContext, EventKind, Packing, RunningBroker, events
+from scale0_core.api import packing as forms
 from scale0_telemetry.load import Gauge, memory_bytes
 from scale0_telemetry.settings import TelemetrySettings
 from scale0_telemetry.sink import Sink
+
+RECORD = forms.RECORD
 
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
@@ -77,7 +80,7 @@ def test_whole_batches_are_dropped_and_counted_when_the_thread_is_behind(sink, t
 
 def test_packed_events_are_stored_or_counted_too(sink, tmp_path):
     one, packing = sink(max_queue=100), Packing(events.TASK)
-    record = packing.pack(1.5, 1.0, 1.25, 100, packing.number({}, "", ("echo", "worker", "g", "ok")))
+    record = RECORD.pack(1.5, 1.0, 1.25, 100, packing.number({}, "", ("echo", "worker", "g", "ok")))
     for _ in range(5):
         one.offer(BatchReport(1.5, 0.25, {}, 0, (), [("scale0", packing.told([record] * 29 + [TASK]))]))
     one.start()

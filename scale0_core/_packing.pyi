@@ -1,0 +1,3 @@
+from typing import Any
+
+def add(events: list[Any], over: float, came: float, taken: float, size: int, number: int, /) -> None: ...

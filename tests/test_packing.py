@@ -19,7 +19,7 @@ def packed(one: Packing, numbers: dict[object, int], service: str, over: float =
     number = numbers.get(service)
     if number is None:
         number = one.number(numbers, service, (service, "w", "g", "ok"))
-    return one.pack(over, 1.0, 1.5, 100, number)
+    return RECORD.pack(over, 1.0, 1.5, 100, number)
 
 
 def tuple_of(service: str, over: float = 2.0) -> tuple[object, ...]:
@@ -75,7 +75,7 @@ def test_names_of_those_who_are_gone_do_not_stay_for_ever(monkeypatch):
 
 def test_a_record_is_what_others_may_rely_on():
     assert RECORD.size == 40
-    assert struct.unpack("3d2q", Packing(TASK).pack(3.0, 1.0, 2.0, 100, 7)) == (3.0, 1.0, 2.0, 100, 7)
+    assert struct.unpack("3d2q", RECORD.pack(3.0, 1.0, 2.0, 100, 7)) == (3.0, 1.0, 2.0, 100, 7)
 
 
 @pytest.mark.parametrize("add", [packing.add, packing._add], ids=["as built", "python"])

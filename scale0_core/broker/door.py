@@ -63,6 +63,11 @@ class SeatWithDoor(Seat):
         """How many tasks the service has in hand."""
         return len(self._open)
 
+    @property
+    def may_rush(self) -> bool:
+        """Not while tasks are open, whose answers are among what is sent."""
+        return not self._open and super().may_rush
+
     def take_task(self, frames: Frames, now: float) -> None:
         """Have the service called with a task, as if a peer had sent a request."""
         service, number, *body = frames[4:]
@@ -159,6 +164,11 @@ class BrokerSeat(Seat):
         self._doors: dict[bytes, SeatWithDoor] = {}
         self.pass_in: Callable[[SeatWithDoor, Frames, float], None] = SeatWithDoor.take_task
         """Gives a task to a service; the loop looks at the clock around it."""
+
+    @property
+    def may_rush(self) -> bool:
+        """Never: any message may be a task that goes through a door."""
+        return False
 
     def open_door(self, seat: SeatWithDoor, provider: str, now: float) -> None:
         """Let a service take tasks."""

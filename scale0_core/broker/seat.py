@@ -144,6 +144,11 @@ class Seat:
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
+    @property
+    def may_rush(self) -> bool:
+        """Whether all that the service returns to messages of its peers can be sent as it is."""
+        return not (self.sends or self.jobs.in_flight or self.quarantined)
+
     def rush(self, socket: str, messages: Sequence[Frames], now: float) -> bool:
         """Give a batch of messages to the service, as ``receive`` does, but quicker; tell whether it may get more."""
         if self._receive_batch is None or not self.collects_later or self.quarantined:

@@ -397,8 +397,7 @@ class Loop:
         seat, poller, offset, begun = station.seat, self._poller, self.clock.offset, self.clock.now()
         due = self._nearest_deadline()
         seconds = RUSH if due is None else min(RUSH, due - begun)
-        has_more_to_do = self._stopping or station.outbox or seat.sends or seat.jobs.in_flight or seat.quarantined
-        if has_more_to_do or poller is None or offset is None or type(seat) is not Seat:
+        if self._stopping or station.outbox or poller is None or offset is None or not seat.may_rush:
             return
         queues = Queues(name, self.settings.batch, station.ports, seat.sends, seat.later)
         rushed = self.wire.rush(poller, port, seat.rush, queues, offset, seconds)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from scale0_core.broker.door import SeatWithDoor
 from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.io.loop import Loop
@@ -244,6 +245,19 @@ def test_a_peer_that_reads_late_gets_all(context, address):
         assert [int(late.recv_multipart()[0]) for _ in range(MANY)] == list(range(MANY))
         seat = loop.stations[0].seat
     assert seat.counts.sent == 2 * MANY
+
+
+def test_a_service_with_a_door_rushes_while_no_task_is_open(context, address):
+    service = Echo(address)
+    seat = SeatWithDoor(service, "main", b"secret")
+    answers = []
+    seat.answer = lambda frames, now: answers.append(frames)
+    assert seat.may_rush
+    seat.take_task((b"", b"", b"", b"", b"echo", b"1", b"x"), 0.0)
+    assert not seat.may_rush
+    seat.take_sends()
+    assert seat.may_rush
+    assert [frames[-1] for frames in answers] == [b"x"]
 
 
 def test_it_can_be_stopped_in_the_middle(context, address):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_core.broker.seat import Seat
 from scale0_core.testing.frames import as_delivered
 from scale0_majordomo.express import make_express
 from scale0_majordomo.service import SOCKET
@@ -83,40 +82,47 @@ def test_the_express_does_what_the_service_does(batches, scheduling):
                 service.on_deadline(float(now))
 
 
-def saturated(workers=2, clients=1, waiting=3):
-    """Give a seat with workers that are all busy, and requests that wait."""
-    seat = Seat(make_service())
-    for number in range(workers):
-        seat.receive(SOCKET, [(WORKERS[number], b"", b"MDPW01", b"\1", b"echo")], 0.0)
-    seat.receive(SOCKET, [(CLIENTS[0], b"", b"MDPC01", b"echo", b"%d" % n) for n in range(workers + waiting)], 1.0)
-    return seat, seat.take_sends()
+def take(service, messages, now):
+    """Let a service take messages; give what is to be sent at once, and what may wait."""
+    effects, later = [], []
+    service.receive_batch(SOCKET, iter(messages), now, effects, later)
+    return effects, later
+
+
+def saturated(workers=2, waiting=3):
+    """Give a service with workers that are all busy and requests that wait, and what the workers got."""
+    service = make_service()
+    take(service, [(WORKERS[number], b"", b"MDPW01", b"\1", b"echo") for number in range(workers)], 0.0)
+    asked = [(CLIENTS[0], b"", b"MDPC01", b"echo", b"%d" % number) for number in range(workers + waiting)]
+    return service, take(service, asked, 1.0)[0]
+
+
+def reply_to(request):
+    return (request[0], b"", b"MDPW01", b"\3", request[4], b"", b"done")
 
 
 @native
 def test_a_reply_may_wait_while_requests_do_and_not_otherwise():
-    seat, given = saturated(workers=1, waiting=1)
-    effects, later = [], []
-    (_, request), *_ = given
-    reply = (WORKERS[0], b"", b"MDPW01", b"\3", request[4], b"", b"done")
-    seat.service.receive_batch(SOCKET, iter([reply]), 2.0, effects, later)
+    service, ((_, request),) = saturated(workers=1, waiting=1)
+    effects, later = take(service, [reply_to(request)], 2.0)
     assert [frames[2] for _, frames in later] == [b"MDPC01"]
     assert [frames[2] for _, frames in effects] == [b"MDPW01"]
-    (_, request), *_ = effects
-    effects, later = [], []
-    reply = (WORKERS[0], b"", b"MDPW01", b"\3", request[4], b"", b"done")
-    seat.service.receive_batch(SOCKET, iter([reply]), 2.0, effects, later)
+    effects, later = take(service, [reply_to(effects[0][1])], 2.0)
     assert ([frames[2] for _, frames in effects], later) == ([b"MDPC01"], [])
 
 
 @native
 def test_a_service_that_raises_keeps_what_was_done_before_and_gets_the_rest(monkeypatch):
-    service = make_service()
-    seat = Seat(service)
-    seat.receive(SOCKET, [(WORKERS[0], b"", b"MDPW01", b"\1", b"echo")], 0.0)
+    service, _ = saturated(workers=1, waiting=0)
+    take(service, [(WORKERS[1], b"", b"MDPW01", b"\1", b"echo")], 1.0)
     monkeypatch.setattr(service, "_understand", lambda frames, now: 1 / 0)
     request = (CLIENTS[0], b"", b"MDPC01", b"echo", b"x")
-    seat.receive(SOCKET, [request, (CLIENTS[0], b"nonsense"), request], 1.0)
-    assert (seat.counts.errors, service._services[b"echo"].requests, len(seat.take_sends())) == (1, 2, 1)
+    messages, effects = iter([request, (CLIENTS[0], b"nonsense"), request]), []
+    with pytest.raises(ZeroDivisionError):
+        service.receive_batch(SOCKET, messages, 2.0, effects, effects)
+    assert [frames[0] for _, frames in effects] == [WORKERS[1]]
+    service.receive_batch(SOCKET, messages, 2.0, effects, effects)
+    assert (list(messages), service._services[b"echo"].requests, len(effects)) == ([], 3, 1)
 
 
 @native
@@ -136,16 +142,14 @@ def test_what_it_is_given_must_fit():
 @native
 def test_nothing_is_left_in_memory():
     """Many requests come and go; the number of objects is what it was."""
-    seat, given = saturated(workers=2, waiting=3)
+    service, given = saturated()
 
     def turn(given):
-        replies = [
-            (frames[0], b"", b"MDPW01", b"\3", frames[4], b"", b"r") if frames[2] == b"MDPW01"
-            else (CLIENTS[0], b"", b"MDPC01", b"echo", b"q")
-            for _, frames in given
-        ]  # fmt: skip
-        seat.receive(SOCKET, replies, 2.0)
-        return seat.take_sends()
+        asked = (CLIENTS[0], b"", b"MDPC01", b"echo", b"q")
+        effects, later = take(
+            service, [reply_to(frames) if frames[2] == b"MDPW01" else asked for _, frames in given], 2.0
+        )
+        return effects + later
 
     for _ in range(100):
         given = turn(given)

@@ -22,6 +22,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 JOBS = ("trends", "availability", "capacity", "popularity", "caches", "replication", "placement", "anomalies")
 STREAMED = ("trends_minute", "trends_hour", "trends_day", "popularity", "cache_rates", "flapping")
+"""The tables that a stream keeps if it is not told which: each of their batches costs about what is new in it."""
+FINISHED = ("availability", "capacity", "anomalies", "replication_plan", "placement_plan")
+"""The tables that a stream keeps if it is told to: with each batch they are made anew from all sums."""
 WRITTEN = {"table": "table", "rows": "rows", "written": "written", "file": "file"}
 
 
@@ -318,14 +321,14 @@ def run(common: Common, *, accuracy: int, with_report: bool) -> None:
 
 def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    if not names or not set(names) <= set(STREAMED):
-        raise click.BadParameter(f"{value!r}: there are {', '.join(STREAMED)}")
+    if not names or not set(names) <= {*STREAMED, *FINISHED}:
+        raise click.BadParameter(f"{value!r}: there are {', '.join((*STREAMED, *FINISHED))}")
     return names
 
 
 @main.command()
 @click.option("--tables", "names", default=",".join(STREAMED), metavar="NAMES", callback=_names,
-              help="Which tables, with commas between. [default: all that can be kept up to date]")  # fmt: skip
+              help=f"Which tables, with commas between; also {', '.join(FINISHED)}, which cost more.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Take in what is there now, and end.")
 @click.option("--every", default=10.0, show_default=True, metavar="S", type=click.FloatRange(min=0.1),
               help="Seconds from batch to batch.")  # fmt: skip

@@ -5,7 +5,9 @@ value. They take the place of the old ones in the table. After a crash a batch c
 the same state: it replaces the same rows by the same values. So nothing needs to be remembered beside Spark's own
 checkpoint, and a table is never half a batch ahead or behind for long.
 
-Only tables that add up are made this way. Plans, forecasts and comparisons look at weeks as a whole: they are jobs.
+What does not add up by itself is finished from sums that do: forecasts and the placement from what workers did by hour,
+anomalies from trends. Availability and the plan for replicas depend on the order of single events, which may come late:
+their sums are the events themselves, of the few kinds that they read. They grow with time, as their tables do not.
 """
 
 from __future__ import annotations
@@ -18,10 +20,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scale0_spark.events import LATE, deduplicated, of_kinds
+from scale0_spark.events import ID, LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
 from scale0_spark.tables import SUMS
-from scale0_spark.transforms import availability, caches, popularity, trends
+from scale0_spark.transforms import (
+    anomalies,
+    availability,
+    caches,
+    capacity,
+    placement,
+    popularity,
+    replication,
+    trends,
+    worker_hours,
+)
 
 
 class Store(Protocol):
@@ -55,6 +67,11 @@ def _trends(every: str) -> Stream:
     return Stream(f"trends_{every}", trends.KINDS, trends.KEYS, sums)
 
 
+def _kept(events: DataFrame, options: Options) -> DataFrame:
+    """Keep the events themselves, as far as those tables read them that need each of them."""
+    return events.select(*ID, "ts", "kind", "weight", "service", "peer", "group", "outcome", "subject")
+
+
 _ALL = (
     _trends("minute"),
     _trends("hour"),
@@ -73,6 +90,35 @@ _ALL = (
         availability.FLAPPING_KEYS,
         lambda events, options: availability.changes(events),
         lambda sums, options: availability.flaps(sums, options.availability),
+    ),
+    Stream("availability", availability.KINDS, ID, _kept, lambda events, options: availability.availability(events)),
+    Stream(
+        "capacity",
+        capacity.KINDS,
+        worker_hours.KEYS,
+        lambda events, options: worker_hours.worker_hours(events),
+        lambda sums, options: capacity.of_hours(sums, options.capacity),
+    ),
+    Stream(
+        "anomalies",
+        anomalies.KINDS,
+        trends.KEYS,
+        lambda events, options: trends.trends(events, "hour"),
+        lambda sums, options: anomalies.unusual(sums, options.anomalies),
+    ),
+    Stream(
+        "replication_plan",
+        replication.KINDS,
+        ID,
+        _kept,
+        lambda events, options: replication.replication_plan(events, options.replication),
+    ),
+    Stream(
+        "placement_plan",
+        placement.KINDS,
+        worker_hours.KEYS,
+        lambda events, options: worker_hours.worker_hours(events),
+        lambda sums, options: placement.of_hours(sums, options.placement),
     ),
 )
 

@@ -44,7 +44,9 @@ def test_help_does_not_import_spark():
 def test_every_job_and_every_stream_has_its_place_in_the_command():
     assert set(command.JOBS) <= set(jobs.JOBS)
     assert set(command.JOBS) <= set(command.main.commands)
-    assert set(command.STREAMED) == set(streaming.STREAMS)
+    assert {*command.STREAMED, *command.FINISHED} == set(streaming.STREAMS)
+    assert not set(command.STREAMED) & set(command.FINISHED)
+    assert set(streaming.STREAMS) == set(tables.TABLES) - {"trends_second"}
     assert {table for job in jobs.JOBS.values() for table in job.tables} == set(tables.TABLES)
 
 

@@ -12,12 +12,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from scale0_spark.transforms.order import in_order
-from scale0_spark.transforms.windows import window
+from scale0_spark.transforms.worker_hours import busy_workers, worker_hours
 
 KINDS = ("task", "rpc", "join")
 """The kinds of events that capacity is made of."""
 
-REQUESTS = ("task", "rpc")
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -35,33 +34,15 @@ class Capacity:
     """Nothing is said about times beyond this."""
 
 
-def busy_workers(events: DataFrame) -> DataFrame:
-    """Give the seconds that each worker was busy in each hour, and how many tasks it may do at once."""
-    served = events.where(F.col("kind").isin(*REQUESTS) & F.col("peer").isNotNull() & F.col("service_us").isNotNull())
-    busy = served.groupBy(window("hour"), "broker", "service", "peer").agg(
-        (F.sum(F.col("service_us") * F.col("weight")) / F.lit(1e6)).alias("busy_s"),
-        F.max_by("group", F.struct("ts", "seq")).alias("group"),
-    )
-    return (
-        busy.withColumn("window_start", F.col("window.start"))
-        .drop("window")
-        .join(slots(events), ["broker", "service", "peer"], "left")
-        .fillna(1, ["slots"])
-    )
-
-
-def slots(events: DataFrame) -> DataFrame:
-    """Give how many tasks at once each worker was ready for when it last joined; at least one."""
-    joined = events.where(F.col("kind") == "join").groupBy("broker", "service", "peer")
-    return joined.agg(
-        F.greatest(F.coalesce(F.max_by("count", F.struct("ts", "seq")), F.lit(1)), F.lit(1)).alias("slots")
-    )
-
-
 def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:  # noqa: B008
     """Give a row for each hour and service, with the forecast for the service in each."""
+    return of_hours(worker_hours(events), options)
+
+
+def of_hours(sums: DataFrame, options: Capacity = Capacity()) -> DataFrame:  # noqa: B008
+    """Make the table from what workers did by hour."""
     hours = (
-        busy_workers(events)
+        busy_workers(sums)
         .groupBy("window_start", "service")
         .agg(
             F.count(F.lit(1)).alias("workers"),

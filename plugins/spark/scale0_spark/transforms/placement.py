@@ -11,17 +11,13 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from scale0_spark.transforms.capacity import DAY, HOUR, REQUESTS, busy_workers
+from scale0_spark.transforms.capacity import DAY, HOUR
 from scale0_spark.transforms.order import in_order
-from scale0_spark.transforms.windows import share, total
+from scale0_spark.transforms.windows import share
+from scale0_spark.transforms.worker_hours import REQUESTS, SIGNS, busy_workers, worker_hours
 
-KINDS = ("task", "rpc", "join", "leave", "heartbeat")
+KINDS = (*REQUESTS, *SIGNS)
 """The kinds of events that the plan is made of."""
-
-SIGNS = ("join", "leave", "heartbeat")
-"""The kinds that tell whether a worker is here. A task is no sign: it may be told after its worker is gone."""
-
-TURNED_AWAY = ("refused", "timeout")
 
 PLACE = ["service", "group"]
 
@@ -46,7 +42,12 @@ class Placement:
 
 def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataFrame:  # noqa: B008
     """Give a row for each service and group that has requests for it or workers of it."""
-    demand, work, workers = _demand(events), _work(events), _workers(events, options)
+    return of_hours(worker_hours(events), options)
+
+
+def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:  # noqa: B008
+    """Make the plan from what services and workers did by hour."""
+    demand, work, workers = _demand(hours), _work(hours), _workers(hours, options)
     rows = (
         demand.join(workers, PLACE, "full_outer")
         .join(work, PLACE, "left_outer")
@@ -57,47 +58,42 @@ def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataF
     return in_order(_advised(rows, options), "service", "group")
 
 
-def _demand(events: DataFrame) -> DataFrame:
-    # a bridge passed these on, and who has them tells of them; or they were for a service of the broker itself
-    passed_on = F.col("peer").isNull() & F.col("service_us").isNotNull()
-    requests = events.where(F.col("kind").isin(*REQUESTS) & ~passed_on).withColumn("group", _group())
-    counted = requests.groupBy(*PLACE).agg(
-        total().alias("requests"),
-        share(total(F.col("outcome").isin(*TURNED_AWAY)), total()).alias("turned_away"),
+def _demand(hours: DataFrame) -> DataFrame:
+    asked = hours.where(F.col("told") > 0).withColumn("group", _group()).groupBy(*PLACE)
+    counted = asked.agg(
+        F.sum("requests").alias("requests"), share(F.sum("turned_away"), F.sum("requests")).alias("turned_away")
     )
     whole = F.sum("requests").over(Window.partitionBy("service"))
     return counted.select(*PLACE, "turned_away", share(F.col("requests"), whole).alias("share"))
 
 
-def _work(events: DataFrame) -> DataFrame:
+def _work(hours: DataFrame) -> DataFrame:
     """Give how many tasks at once were worked on in busy hours."""
-    hours = (
-        busy_workers(events)
+    busy = (
+        busy_workers(hours)
         .withColumn("group", _group())
         .groupBy("window_start", *PLACE)
         .agg((F.sum("busy_s") / F.lit(HOUR)).alias("busy"))
     )
-    return hours.groupBy(*PLACE).agg(F.percentile("busy", 0.95).alias("busy"))
+    return busy.groupBy(*PLACE).agg(F.percentile("busy", 0.95).alias("busy"))
 
 
-def _workers(events: DataFrame, options: Placement) -> DataFrame:
+def _workers(hours: DataFrame, options: Placement) -> DataFrame:
     """Count the workers that are here at the end: they gave a sign of life after they last left, if they ever did.
 
     A broker that was killed tells of nobody's leaving. So only its last start counts, and that only if it was heard of.
     """
-    brokers = events.groupBy("broker").agg(F.max("epoch").alias("epoch"), F.max("ts").alias("heard"))
+    brokers = hours.groupBy("broker").agg(F.max("epoch").alias("epoch"), F.max("heard").alias("heard"))
     latest = F.max(F.unix_micros("heard")).over(Window.partitionBy(F.lit(0)))
     silence = (latest - F.unix_micros("heard")) / F.lit(DAY * 1e6)
     running = brokers.withColumn("silence", silence).where(F.col("silence") <= options.alive_days)
-    signs = events.where(F.col("kind").isin(*SIGNS) & F.col("peer").isNotNull())
+    signs = hours.where(F.col("sign_at").isNotNull() & F.col("peer").isNotNull())
     of_running = signs.join(F.broadcast(running.select("broker", "epoch")), ["broker", "epoch"], "left_semi")
-    left, joined = F.col("kind") == "leave", F.col("kind") == "join"
-    at = F.struct("ts", "seq")
     last = of_running.groupBy("broker", "service", "peer").agg(
-        F.max(F.when(left, F.col("ts"))).alias("left_at"),
-        F.max(F.when(~left, F.col("ts"))).alias("seen_at"),
-        F.max_by("group", at).alias("group"),
-        F.max_by(F.when(joined, F.col("count")), F.when(joined, at)).alias("slots"),
+        F.max("left_at").alias("left_at"),
+        F.max("seen_at").alias("seen_at"),
+        F.max_by("group", "sign_at").alias("group"),
+        F.max_by("slots", "joined_at").alias("slots"),
     )
     # at the same time it left: a turn of the loop has one time, and a worker that is back shows it soon
     here = last.where(F.col("left_at").isNull() | (F.col("seen_at") > F.col("left_at"))).withColumn("group", _group())

@@ -669,7 +669,6 @@ static PyObject *Poller_wait(Poller *self, PyObject *argument)
    turns without the rest of the loop, until anything else is to be done. */
 
 enum { ROUNDS_WITHOUT_A_LOOK = 8, MOST_LATER = 100 };
-static const double STALL = 1.0; /* as in clock.py: the loop itself sees to the time that is lost then */
 
 typedef struct {
     Poller *poller;
@@ -678,7 +677,9 @@ typedef struct {
     PyObject *socket, *sends, *later, *ports;
     double offset; /* between the clock of the machine and the broker's */
     Py_ssize_t limit, received, sent;
-    double longest;    /* seconds of the longest call */
+    double now;     /* the time that the last call was given */
+    double longest; /* seconds of the longest call */
+    double slept;   /* seconds of waiting for messages */
     PyObject *batch;   /* what was being sent when something failed, and what failed of it */
     PyObject *failures;
 } Rush;
@@ -728,7 +729,7 @@ static int are_sends(PyObject *effects)
 /* Have the service called with messages, and send what it returns at once; 1 to go on, 0 to end, -1 with an exception. */
 static int rush_through(Rush *rush, PyObject *messages, double started)
 {
-    PyObject *now = PyFloat_FromDouble(started - rush->offset), *answer;
+    PyObject *now = PyFloat_FromDouble(rush->now = started - rush->offset), *answer;
     double took;
     int goes_on;
     if (!now)
@@ -746,17 +747,18 @@ static int rush_through(Rush *rush, PyObject *messages, double started)
 }
 
 /* Wait for messages of the one port; 1 when they are there, 0 when there is anything else to be done. */
-static int await_port(Rush *rush, double last, double end)
+static int await_port(Rush *rush, double end)
 {
     Poller *poller = rush->poller;
-    double planned = end - last;
+    double begun = seconds_now(), planned = end - begun;
     int found, i;
     if (planned <= 0)
         return 0;
     Py_BEGIN_ALLOW_THREADS
     found = look(poller, (int) (planned * 1000) + 1);
     Py_END_ALLOW_THREADS
-    if (found <= 0 || seconds_now() - last - planned > STALL)
+    rush->slept += seconds_now() - begun;
+    if (found <= 0)
         return 0; /* errors will be met again by the loop itself */
     for (i = 0; i < poller->count - 1; i++)
         if (poller_port(poller, i) != rush->port && poller_port(poller, i)->inbox == WAITING)
@@ -766,18 +768,20 @@ static int await_port(Rush *rush, double last, double end)
 
 static int take_turns(Rush *rush, double seconds)
 {
-    double last = seconds_now(), end = last + seconds;
+    double end = seconds_now() + seconds, now;
     int rounds = 0, outcome = 1;
     while (outcome > 0) {
         PyObject *messages;
         int looked = ++rounds % ROUNDS_WITHOUT_A_LOOK == 0;
-        if (looked && !await_port(rush, last, end))
+        if (looked && !await_port(rush, end))
             return 0;
-        last = seconds_now();
+        /* also after a stall: the loop itself sees to the time that was lost, before anybody is told of it */
+        if ((now = seconds_now()) > end)
+            return 0;
         if (!(messages = drain(rush->port, rush->limit)))
             return -1;
         if (PyList_GET_SIZE(messages)) {
-            outcome = rush_through(rush, messages, last);
+            outcome = rush_through(rush, messages, now);
             if (outcome > 0 && PyList_GET_SIZE(rush->later) >= MOST_LATER)
                 outcome = send_and_clear(rush, rush->later);
         }
@@ -787,8 +791,6 @@ static int take_turns(Rush *rush, double seconds)
             rounds = ROUNDS_WITHOUT_A_LOOK - 1;
         }
         Py_DECREF(messages);
-        if (last > end)
-            return outcome < 0 ? -1 : 0;
     }
     return outcome;
 }
@@ -800,9 +802,10 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
     double seconds;
     int i;
     if (!PyArg_ParseTuple(args, "O!nOUO!O!O!dd", &PortType, &rush.port, &rush.limit, &rush.receive, &rush.socket,
-                          &PyList_Type, &rush.sends, &PyList_Type, &rush.later, &PyDict_Type, &rush.ports, &rush.offset,
+                          &PyList_Type, &rush.sends, &PyList_Type, &rush.later, &PyDict_Type, &rush.ports, &rush.now,
                           &seconds))
         return NULL;
+    rush.offset = seconds_now() - rush.now;
     for (i = 0; i < self->count - 1; i++)
         if (!port_is_open(poller_port(self, i)))
             return NULL;
@@ -813,8 +816,8 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
         Py_XDECREF(rush.failures);
         return NULL;
     }
-    result = Py_BuildValue("(nndOO)", rush.received, rush.sent, rush.longest, rush.batch ? rush.batch : Py_None,
-                           rush.failures ? rush.failures : Py_None);
+    result = Py_BuildValue("(nndddOO)", rush.received, rush.sent, rush.now, rush.longest, rush.slept,
+                           rush.batch ? rush.batch : Py_None, rush.failures ? rush.failures : Py_None);
     Py_XDECREF(rush.batch);
     Py_XDECREF(rush.failures);
     return result;
@@ -822,7 +825,7 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
 
 static PyMethodDef Poller_methods[] = {
     {"rush", (PyCFunction) Poller_rush, METH_VARARGS,
-     "rush(port, limit, receive, socket, sends, later, ports, offset, seconds): serve one busy port alone for a while."},
+     "rush(port, limit, receive, socket, sends, later, ports, now, seconds): serve one busy port alone for a while."},
     {"wait", (PyCFunction) Poller_wait, METH_O,
      "wait(milliseconds): the ports that have messages, and None when the descriptor is readable; -1 waits for ever."},
     {NULL, NULL, 0, NULL},

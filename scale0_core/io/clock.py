@@ -23,9 +23,9 @@ class SteadyClock:
         self.stalled = 0.0
 
     @property
-    def offset(self) -> float | None:
-        """What to take from ``time.monotonic()`` to get ``now``; None with another clock below."""
-        return self._offset if self._monotonic is time.monotonic else None
+    def is_real(self) -> bool:
+        """Whether it follows the machine's own clock."""
+        return self._monotonic is time.monotonic
 
     def now(self) -> float:
         """Read the clock."""

@@ -394,28 +394,32 @@ class Loop:
 
     def _rush(self, station: Station, name: str, port: Port) -> None:
         """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
-        seat, poller, offset, begun = station.seat, self._poller, self.clock.offset, self.clock.now()
-        due = self._nearest_deadline()
-        seconds = RUSH if due is None else min(RUSH, due - begun)
-        if self._stopping or station.outbox or poller is None or offset is None or not seat.may_rush:
+        seat, poller, begun, due = station.seat, self._poller, self.clock.now(), self._nearest_deadline()
+        if self._stopping or station.outbox or poller is None or not self.clock.is_real or not seat.may_rush:
             return
+        seconds = RUSH if due is None else min(RUSH, due - begun)
         queues = Queues(name, self.settings.batch, station.ports, seat.sends, seat.later)
-        rushed = self.wire.rush(poller, port, seat.rush, queues, offset, seconds)
+        rushed = self.wire.rush(poller, port, seat.rush, queues, begun, seconds)
         if rushed is None:
             return
-        now, sent, failures = self.clock.now(), rushed.sent, list[SendFailure]()
-        seat.sent(sent, (), now)
+        sent, failures = rushed.sent, list[SendFailure]()
+        seat.sent(sent, (), rushed.now)
         if rushed.failures:
-            went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, now)
+            went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)
             sent += went
         seat.sends += seat.later
         seat.later.clear()
+        now = self.clock.now()
         if rushed.longest > self._slow_after:
             self._slow(station, now, rushed.longest, rushed.received)
         self._report(
-            begun, {seat.service.name: rushed.received} if rushed.received else {}, sent,
+            min(now, begun + rushed.slept),  # so that waiting does not look like work
+            {seat.service.name: rushed.received} if rushed.received else {},
+            sent,
             [(seat.service.name, failure) for failure in failures],
-        )  # fmt: skip
+        )
+        if seat.quarantined:
+            self._flush(now, {})
 
     def _connect(self, station: Station, now: float) -> list[SendFailure]:
         """Make and end the connections that a service asked for; give the messages that have nobody to go to now."""

@@ -58,14 +58,17 @@ class Queues(NamedTuple):
 
 
 class Rushed(NamedTuple):
-    """What came of a rush: how many messages were received and sent, and the seconds of the longest call.
+    """What came of a rush: how many messages were received and sent; ``now`` is the time of the last call.
 
-    ``batch`` is what was being sent when something failed: (index, reason) of each that did is in ``failures``.
+    ``longest`` are the seconds of the longest call, ``slept`` those of waiting for messages. ``batch`` is what was being
+    sent when something failed: (index, reason) of each that did is in ``failures``.
     """
 
     received: int
     sent: int
+    now: float
     longest: float
+    slept: float
     batch: list[Send]
     failures: list[tuple[int, str]]
 
@@ -90,7 +93,7 @@ class Wire(Protocol):
         port: Port,
         receive: Callable[[str, list[Frames], float], bool],
         queues: Queues,
-        offset: float,
+        now: float,
         seconds: float,
     ) -> Rushed | None:
         """Serve one busy port alone, for so long at most, until anything else is to be done; None if that cannot be."""
@@ -128,16 +131,16 @@ class NativeWire:
         port: Port,
         receive: Callable[[str, list[Frames], float], bool],
         queues: Queues,
-        offset: float,
+        now: float,
         seconds: float,
     ) -> Rushed | None:
         """Serve one busy port alone, for so long at most, until anything else is to be done."""
         socket, limit, ports, sends, later = queues
-        received, sent, longest, batch, failures = cast("Any", poller).rush(
-            port, limit, receive, socket, sends, later, ports, offset, seconds
+        received, sent, now, longest, slept, batch, failures = cast("Any", poller).rush(
+            port, limit, receive, socket, sends, later, ports, now, seconds
         )
         reasons = [(index, _reason(code)) for index, code in failures or ()]
-        return Rushed(received, sent, longest, batch or [], reasons)
+        return Rushed(received, sent, now, longest, slept, batch or [], reasons)
 
 
 def _least_frames(socket: zmq.Socket[bytes]) -> int:
@@ -198,7 +201,7 @@ class PureWire:
         port: Port,
         receive: Callable[[str, list[Frames], float], bool],
         queues: Queues,
-        offset: float,
+        now: float,
         seconds: float,
     ) -> Rushed | None:
         """Give None: in Python it would be nothing but another turn."""

@@ -185,10 +185,16 @@ static int call_append(PyObject *queue, PyObject *item)
 /* Put a message on a list of sends: some frames, perhaps two more, and those of a message from a place on. */
 static int add_send(Batch *batch, PyObject *sends, PyObject *head, PyObject *address, PyObject *body, Py_ssize_t from)
 {
-    Py_ssize_t heads = PyTuple_GET_SIZE(head), bodies = PyTuple_GET_SIZE(body), place = 0, i;
-    PyObject *frames = PyTuple_New(heads + (address ? 2 : 0) + bodies - from), *send;
+    Py_ssize_t heads, bodies, place = 0, i;
+    PyObject *frames, *send;
     int bad;
-    if (!frames)
+    if (!head || !body || !PyTuple_Check(head) || !PyTuple_Check(body)) {
+        PyErr_SetString(PyExc_TypeError, "frames come as a tuple");
+        return -1;
+    }
+    heads = PyTuple_GET_SIZE(head);
+    bodies = PyTuple_GET_SIZE(body);
+    if (!(frames = PyTuple_New(heads + (address ? 2 : 0) + bodies - from)))
         return -1;
     for (i = 0; i < heads; i++)
         PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(head, i)));
@@ -203,6 +209,16 @@ static int add_send(Batch *batch, PyObject *sends, PyObject *head, PyObject *add
     bad = !send || PyList_Append(sends, send);
     Py_XDECREF(send);
     return bad ? -1 : 0;
+}
+
+/* Give up holding anything back: what comes now may be for the same client, and must not overtake. */
+static int hold_no_more(Batch *batch)
+{
+    Py_ssize_t end = PyList_GET_SIZE(batch->effects);
+    if (batch->later == batch->effects || !PyList_GET_SIZE(batch->later))
+        return 0;
+    return PyList_SetSlice(batch->effects, end, end, batch->later)
+           || PyList_SetSlice(batch->later, 0, PyList_GET_SIZE(batch->later), NULL);
 }
 
 /* The same for a worker of our own dialect, which is not that common: its frames are written in Python. */
@@ -352,15 +368,18 @@ static enum outcome take_request(Batch *batch, PyObject *frames)
         return PyErr_Occurred() ? FAILED : NOT_COMMON;
     if (!PyObject_TypeCheck((PyObject *) service, &ServiceType) || !service->quick || !service->simple)
         return NOT_COMMON;
-    if (!service->waiting && !(worker = take_worker(service)) && PyErr_Occurred())
-        return FAILED;
-    size = worker ? 0 : size_of(frames, 4);
-    if (size < 0)
-        return FAILED;
-    if (!worker && (service->waiting >= service->max_waiting || service->queue_bytes + size > service->max_bytes))
-        return NOT_COMMON; /* it is refused, and that is not for here */
     Py_INCREF(service);
-    request = make_request(batch->express, service, frames);
+    if (!service->waiting && !(worker = take_worker(service)) && PyErr_Occurred()) {
+        Py_DECREF(service);
+        return FAILED;
+    }
+    size = worker ? 0 : size_of(frames, 4);
+    if (!worker && size >= 0
+        && (service->waiting >= service->max_waiting || service->queue_bytes + size > service->max_bytes)) {
+        Py_DECREF(service);
+        return NOT_COMMON; /* it is refused, and that is not for here */
+    }
+    request = size < 0 ? NULL : make_request(batch->express, service, frames);
     bad = !request;
     if (!bad) {
         service->requests++;
@@ -455,7 +474,8 @@ static enum outcome take_reply(Batch *batch, PyObject *frames, PyObject *dialect
     }
     if (!bad)
         /* a client whose further requests wait is not held up by a reply that waits a moment for others */
-        bad = add_send(batch, service->waiting ? batch->later : batch->effects, request->back, NULL, frames, body)
+        bad = (!service->waiting && hold_no_more(batch))
+              || add_send(batch, service->waiting ? batch->later : batch->effects, request->back, NULL, frames, body)
               || go_on(batch, service, worker);
     Py_DECREF(service);
     Py_DECREF(worker);
@@ -482,11 +502,11 @@ static enum outcome take(Batch *batch, PyObject *frames)
 /* What the service itself makes of a message. */
 static int receive_slowly(Batch *batch, PyObject *frames)
 {
-    Py_ssize_t end = PyList_GET_SIZE(batch->effects);
     PyObject *effects = PyObject_CallFunctionObjArgs(
         batch->express->receive, batch->express->socket, frames, batch->now_object, NULL);
     PyObject *list = effects ? PySequence_List(effects) : NULL;
-    int bad = !list || PyList_SetSlice(batch->effects, end, end, list);
+    int bad = !list || (PyList_GET_SIZE(list) && hold_no_more(batch))
+              || PyList_SetSlice(batch->effects, PyList_GET_SIZE(batch->effects), PyList_GET_SIZE(batch->effects), list);
     Py_XDECREF(effects);
     Py_XDECREF(list);
     return bad ? -1 : 0;
@@ -499,8 +519,8 @@ static PyObject *Express_call(PyObject *self, PyObject *args, PyObject *Py_UNUSE
     if (!PyArg_ParseTuple(args, "OOO!O!O", &messages, &batch.now_object, &PyList_Type, &batch.effects, &PyList_Type,
                           &batch.later, &batch.telling))
         return NULL;
-    if (!PyIter_Check(messages)) {
-        PyErr_SetString(PyExc_TypeError, "messages come as an iterator");
+    if (!batch.express->services || !PyIter_Check(messages)) {
+        PyErr_SetString(PyExc_TypeError, "messages come as an iterator, to an express that was made whole");
         return NULL;
     }
     batch.now = PyFloat_AsDouble(batch.now_object);

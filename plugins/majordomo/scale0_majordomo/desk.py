@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -119,8 +120,8 @@ class Service(ServiceBase):
         self.simple = settings.scheduling in ("lru", "least")
         self.sticky = settings.scheduling == "sticky"
         self.expiry = settings.expiry
-        self.max_waiting = settings.max_queue
-        self.max_bytes = settings.max_queue_bytes
+        self.max_waiting = min(settings.max_queue, sys.maxsize)
+        self.max_bytes = min(settings.max_queue_bytes, sys.maxsize)
         self.workers: dict[bytes, Worker] = {}
         self.draining: dict[bytes, Worker] = {}
         """Those that only finish what they have in hand."""

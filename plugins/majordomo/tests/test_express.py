@@ -112,6 +112,31 @@ def test_a_reply_may_wait_while_requests_do_and_not_otherwise():
 
 
 @native
+def test_replies_to_clients_keep_their_order():
+    """What could wait goes first when anything else is for clients, in this batch or in a later one."""
+    service, ((_, first),) = saturated(workers=1, waiting=1)
+    effects, later = [], []
+    service.receive_batch(SOCKET, iter([reply_to(first)]), 2.0, effects, later)
+    (held,), ((_, second),) = list(later), effects
+    effects.clear()
+    service.receive_batch(SOCKET, iter([reply_to(second)]), 3.0, effects, later)
+    assert (effects[0], [frames[2] for _, frames in effects], later) == (held, [b"MDPC01", b"MDPC01"], [])
+    service, ((_, first),) = saturated(workers=1, waiting=1)
+    effects, later = [], []
+    asked = (CLIENTS[0], b"", b"MDPC01", b"mmi.service", b"echo")
+    service.receive_batch(SOCKET, iter([reply_to(first), asked]), 2.0, effects, later)
+    assert ([frames[3] for _, frames in effects], later) == ([b"\2", b"echo", b"mmi.service"], [])
+
+
+@native
+def test_frames_that_are_no_tuple_are_refused():
+    service, ((_, request),) = saturated(workers=1, waiting=0)
+    service._workers[WORKERS[0]].in_hand[request[4]].back = [b"a", b"list"]
+    with pytest.raises(TypeError, match="tuple"):
+        take(service, [reply_to(request)], 2.0)
+
+
+@native
 def test_a_service_that_raises_keeps_what_was_done_before_and_gets_the_rest(monkeypatch):
     service, _ = saturated(workers=1, waiting=0)
     take(service, [(WORKERS[1], b"", b"MDPW01", b"\1", b"echo")], 1.0)
@@ -175,4 +200,4 @@ def test_without_the_express_the_same_tests_pass():
         cwd=here.parents[2], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 skipped" in done.stdout
+    assert "7 skipped" in done.stdout

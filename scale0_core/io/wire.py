@@ -60,8 +60,8 @@ class Queues(NamedTuple):
 class Rushed(NamedTuple):
     """What came of a rush: how many messages were received and sent; ``now`` is the time of the last call.
 
-    ``longest`` are the seconds of the longest call, ``slept`` those of waiting for messages. ``batch`` is what was being
-    sent when something failed: (index, reason) of each that did is in ``failures``.
+    ``longest`` are the seconds of the longest call, ``slept`` those of waiting for messages. ``batch`` is what was
+    being sent when something failed: (index, reason) of each that did is in ``failures``.
     """
 
     received: int

@@ -191,6 +191,8 @@ def plain(value: object) -> object:
         return value.decode(errors="replace")
     if isinstance(value, list):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 

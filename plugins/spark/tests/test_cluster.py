@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from scale0_spark import command, tables
 
@@ -63,17 +64,23 @@ TRENDS = ("trends_minute", "trends_hour", "trends_day")
 
 
 @pytest.fixture(scope="module")
-def wanted(spark: SparkSession, events: Path) -> Tables:
-    """The tables of all jobs as this process computes them."""
+def wanted(spark: SparkSession, events: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """The tables of all jobs as a process of the tests computes them; the others read what it has found."""
     from scale0_spark.events import deduplicated, read_events
     from scale0_spark.jobs import JOBS, Options, run
 
-    found: Tables = {}
-    for name in command.JOBS:
-        job = JOBS[name]
-        frames = run(job, deduplicated(read_events(spark, str(events), job.kinds)), Options(accuracy=ACCURACY))
-        found |= {table: frame.toArrow().to_pylist() for table, frame in frames.items()}
-    return found
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wanted-tables"
+    with FileLock(f"{shared}.lock"):
+        if not shared.exists():
+            part = shared.with_name("part-of-wanted-tables")
+            for name in command.JOBS:
+                job = JOBS[name]
+                found = deduplicated(read_events(spark, str(events), job.kinds))
+                for table, frame in run(job, found, Options(accuracy=ACCURACY)).items():
+                    tables.write(part, table, frame.toArrow())
+            part.rename(shared)
+    return {name: tables.read(shared, name).to_pylist() for job in command.JOBS for name in JOBS[job].tables}
 
 
 def assert_same(out: Path, wanted: Tables, names: Iterable[str]) -> None:

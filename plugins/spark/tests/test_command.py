@@ -75,7 +75,7 @@ def test_options_that_cannot_be_read_are_refused(words: list[str], tmp_path: Pat
 
 
 def test_tables_that_no_stream_makes_are_refused():
-    assert call("stream", "--tables", "capacity").exit_code == 2
+    assert call("stream", "--tables", "trends_second").exit_code == 2
     assert call("stream", "--tables", " , ").exit_code == 2
 
 

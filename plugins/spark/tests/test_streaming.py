@@ -22,6 +22,7 @@ from scale0_spark.jobs import JOBS, Options, run
 from scale0_spark.running import Store
 from scale0_spark.streaming import STREAMS, start, upserted
 from scale0_spark.transforms.anomalies import Anomalies
+from scale0_spark.transforms.replication import Replication
 
 from .event_rows import Row, by_chance, of_arrow, plain, store
 
@@ -36,7 +37,8 @@ JOB_OF = {
     "placement_plan": "placement",
     "anomalies": "anomalies",
 }
-NEED_WEEKS = ("anomalies",)
+BY_THEMSELVES = ("anomalies", "replication_plan")
+"""Tables that have tests of their own below."""
 
 
 def pieces(seed: int, count: int, number: int) -> list[list[Row]]:
@@ -85,30 +87,26 @@ def test_each_event_counts_once_however_often_it_was_stored(spark: SparkSession,
 def test_a_stream_of_late_and_repeated_events_gives_the_tables_of_a_batch(spark: SparkSession, tmp_path: Path):
     events, tables = tmp_path / "events", Store(str(tmp_path / "tables"))
     cut = pieces(11, 500, 10)
-    store(events, cut[0], "piece-000")
-    queries = [
-        start(
-            stream,
-            stream_events(spark, str(events), stream.kinds),
-            tables,
-            str(tmp_path / "checkpoints" / name),
-            late="2 hours",
-        )
-        for name, stream in STREAMS.items()
-        if name not in NEED_WEEKS
-    ]
-    try:
-        for halves in (cut[1:5], cut[5:]):
-            for place, piece in enumerate(halves):
-                store(events, piece, f"piece-{cut.index(piece):03}-{place}")
-            for query in queries:
-                query.processAllAvailable()
-    finally:
+    streams = {name: stream for name, stream in STREAMS.items() if name not in BY_THEMSELVES}
+    for number, some in enumerate((cut[:5], cut[5:])):
+        for place, piece in enumerate(some):
+            store(events, piece, f"piece-{number}-{place}")
+        queries = [
+            start(
+                stream,
+                stream_events(spark, str(events), stream.kinds),
+                tables,
+                str(tmp_path / "checkpoints" / name),
+                late="2 hours",
+                trigger={"availableNow": True},
+            )
+            for name, stream in streams.items()
+        ]
         for query in queries:
-            query.stop()
+            assert query.awaitTermination(600)
     stored = deduplicated(read_events(spark, str(events))).cache()
     for table, job in JOB_OF.items():
-        if table in NEED_WEEKS:
+        if table in BY_THEMSELVES:
             continue
         wanted = plain(run(JOBS[job], stored)[table])
         assert wanted, table
@@ -152,17 +150,20 @@ def run_once(
     assert query.awaitTermination(600)
 
 
-@pytest.mark.parametrize("name", ["trends_hour", "popularity"])
+@pytest.mark.parametrize("name", ["trends_hour", "replication_plan"])
 def test_with_a_new_checkpoint_a_table_begins_anew(spark: SparkSession, tmp_path: Path, name: str):
-    tables, (before, after) = Store(str(tmp_path / "tables")), pieces(13, 200, 2)
+    options = Options(replication=Replication(wanted=1.0))
+    tables, (before, after) = Store(str(tmp_path / "tables")), pieces(13, 300, 2)
     store(tmp_path / "one", before, "piece")
-    run_once(spark, name, tmp_path / "one", tables, tmp_path / "checkpoint")
+    run_once(spark, name, tmp_path / "one", tables, tmp_path / "checkpoint", options)
     store(tmp_path / "two", after, "piece")
-    run_once(spark, name, tmp_path / "two", tables, tmp_path / "another")
+    run_once(spark, name, tmp_path / "two", tables, tmp_path / "another", options)
     got = tables.read(name)
     assert got is not None
     stored = deduplicated(read_events(spark, str(tmp_path / "two")))
-    same(of_arrow(got), plain(run(JOBS[JOB_OF[name]], stored)[name]))
+    wanted = plain(run(JOBS[JOB_OF[name]], stored, options)[name])
+    assert wanted
+    same(of_arrow(got), wanted)
 
 
 class Broken(Store):

@@ -144,6 +144,11 @@ class Seat:
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
+    def release_later(self) -> None:
+        """Put what was held back behind what is to be sent."""
+        self.sends += self.later
+        self.later.clear()
+
     @property
     def may_rush(self) -> bool:
         """Whether all that the service returns to messages of its peers can be sent as it is."""

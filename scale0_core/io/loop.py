@@ -324,8 +324,7 @@ class Loop:
         for station in tuple(self.stations):
             seat = station.seat
             if seat.later:
-                seat.sends += seat.later
-                seat.later.clear()
+                seat.release_later()
             if seat.sends or station.outbox:
                 went, failures = self._send(station, now)
                 sent += went
@@ -394,9 +393,10 @@ class Loop:
 
     def _rush(self, station: Station, name: str, port: Port) -> None:
         """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
-        seat, poller, begun, due = station.seat, self._poller, self.clock.now(), self._nearest_deadline()
-        if self._stopping or station.outbox or poller is None or not self.clock.is_real or not seat.may_rush:
+        seat, poller = station.seat, self._poller
+        if not seat.may_rush or station.outbox or self._stopping or poller is None or not self.clock.is_real:
             return
+        begun, due = self.clock.now(), self._nearest_deadline()
         seconds = RUSH if due is None else min(RUSH, due - begun)
         queues = Queues(name, self.settings.batch, station.ports, seat.sends, seat.later)
         rushed = self.wire.rush(poller, port, seat.rush, queues, begun, seconds)
@@ -407,8 +407,7 @@ class Loop:
         if rushed.failures:
             went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)
             sent += went
-        seat.sends += seat.later
-        seat.later.clear()
+        seat.release_later()
         now = self.clock.now()
         if rushed.longest > self._slow_after:
             self._slow(station, now, rushed.longest, rushed.received)

@@ -72,6 +72,11 @@ def _kept(events: DataFrame, options: Options) -> DataFrame:
     return events.select(*ID, "ts", "kind", "weight", "service", "peer", "group", "outcome", "subject")
 
 
+def _hours(events: DataFrame, options: Options) -> DataFrame:
+    """Sum up what services and workers did by hour."""
+    return worker_hours.worker_hours(events)
+
+
 _ALL = (
     _trends("minute"),
     _trends("hour"),
@@ -96,7 +101,7 @@ _ALL = (
         "capacity",
         capacity.KINDS,
         worker_hours.KEYS,
-        lambda events, options: worker_hours.worker_hours(events),
+        _hours,
         lambda sums, options: capacity.of_hours(sums, options.capacity),
     ),
     Stream(
@@ -117,7 +122,7 @@ _ALL = (
         "placement_plan",
         placement.KINDS,
         worker_hours.KEYS,
-        lambda events, options: worker_hours.worker_hours(events),
+        _hours,
         lambda sums, options: placement.of_hours(sums, options.placement),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import attrs
@@ -50,6 +50,9 @@ MALFORMED = "malformed"
 
 BUSY = 4
 """So many messages of one service in a turn are a sign that more will follow at once."""
+
+ReceiveBatch = Callable[[str, Iterator[Frames], float, list[Effect], list[Send]], None]
+"""As ``receive_batch`` of ``BatchReceiver``."""
 
 _SENDS_ALONE = frozenset((tuple,))
 
@@ -103,7 +106,10 @@ class Seat:
         """What is sent when nothing else is to be done; see ``BatchReceiver``."""
         self.collects_later = False
         """Whether whoever drives this seat looks after ``later``; otherwise nothing is put there."""
-        self._receive_batch = service.receive_batch if isinstance(service, BatchReceiver) else None
+        self.receive_batch: ReceiveBatch = (
+            service.receive_batch if isinstance(service, BatchReceiver) else self._receive_each
+        )
+        """Takes messages for the service; what it raises is for the caller, as is counting."""
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
@@ -126,23 +132,27 @@ class Seat:
         """Give a batch of messages to the service, one by one if it does not take them all at once."""
         self.counts.received += len(messages)
         self._now = now
-        receive, collect, receive_batch = self.service.receive, self._collect, self._receive_batch
-        may_wait = self.collects_later and len(messages) >= BUSY
-        pending = iter(messages)
+        self._receive_all(socket, iter(messages), now, may_wait=self.collects_later and len(messages) >= BUSY)
+
+    def _receive_all(self, socket: str, pending: Iterator[Frames], now: float, *, may_wait: bool) -> None:
         while not self.quarantined:
             effects: list[Effect] = []
             try:
-                if receive_batch is not None:
-                    receive_batch(socket, pending, now, effects, self.later if may_wait else cast("Any", effects))
-                    collect(effects)
-                    return
-                for frames in pending:
-                    collect(receive(socket, frames, now))
+                self.receive_batch(socket, pending, now, effects, self.later if may_wait else cast("Any", effects))
+                self._collect(effects)
                 return
             except CAUGHT as error:
-                collect(effects)
+                self._collect(effects)
                 self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
+
+    def _receive_each(
+        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
+    ) -> None:
+        """Give messages one by one to a service that does not take batches."""
+        receive, collect = self.service.receive, effects.extend
+        for frames in messages:
+            collect(receive(socket, frames, now))
 
     def release_later(self) -> None:
         """Put what was held back behind what is to be sent."""
@@ -154,23 +164,15 @@ class Seat:
         """Whether all that the service returns to messages of its peers can be sent as it is."""
         return not (self.sends or self.jobs.in_flight or self.quarantined)
 
-    def rush(self, socket: str, messages: Sequence[Frames], now: float) -> bool:
-        """Give a batch of messages to the service, as ``receive`` does, but quicker; tell whether it may get more."""
-        if self._receive_batch is None or not self.collects_later or self.quarantined:
-            self.receive(socket, messages, now)
-            return not self.quarantined
-        pending = iter(messages)
-        try:
-            self._receive_batch(socket, pending, now, cast("Any", self.sends), self.later)
-        except CAUGHT as error:
-            self.counts.received += len(messages)
-            self._failed("receive", error, now)
-            self.receive(socket, rest := list(pending), now)
-            self.counts.received -= len(rest)
-            return False
-        self.counts.received += len(messages)
+    def rushed(
+        self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
+    ) -> None:
+        """Note that so many messages went to ``receive_batch`` without this seat; ``left`` are those it did not take."""
+        self.counts.received += received
         self._now = now
-        return True
+        if error is not None:
+            self._failed("receive", error, now)
+            self._receive_all(socket, left, now, may_wait=False)
 
     def next_deadline(self) -> float | None:
         """Ask the service when it wants to be called; a deadline that did not move is put off."""

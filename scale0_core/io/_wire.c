@@ -14,6 +14,10 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/epoll.h>
+#endif
 
 /* The part of zmq.h that is used; all of it is stable since libzmq 3.2. */
 typedef struct { _Alignas(void *) unsigned char opaque[64]; } zmq_msg_t;
@@ -523,14 +527,76 @@ static PyObject *wire_send(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ------------------------------------------------------------------ Poller */
 
-/* zmq_poll asks every socket at every call, at the price of a system call each. Here one poll(2) watches them all, and
-   only those are asked that have news or of which nothing is known. */
+/* zmq_poll asks every socket at every call, at the price of a system call each. Here one call watches them all, and only
+   those are asked that have news or of which nothing is known. Where there is epoll, which need not be told every time
+   what to watch, that call is epoll_wait, else poll. */
 typedef struct {
     PyObject_HEAD
     PyObject *ports;     /* tuple */
     struct pollfd *news; /* the ports', and last the descriptor's */
     int count;
+#ifdef __linux__
+    int epoll; /* -1 when poll has to do */
+    struct epoll_event *events;
+#endif
 } Poller;
+
+#ifdef __linux__
+
+static void stop_watching(Poller *self)
+{
+    if (self->epoll >= 0)
+        close(self->epoll);
+    self->epoll = -1;
+    PyMem_Free(self->events);
+    self->events = NULL;
+}
+
+/* What epoll does not take, a file for example, is left to poll with all the rest. */
+static void watch(Poller *self)
+{
+    int i;
+    self->events = PyMem_Calloc((size_t) self->count, sizeof *self->events);
+    self->epoll = self->events ? epoll_create1(EPOLL_CLOEXEC) : -1;
+    for (i = 0; self->epoll >= 0 && i < self->count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data = {.u32 = (uint32_t) i}};
+        if (epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->news[i].fd, &event) < 0)
+            stop_watching(self);
+    }
+}
+
+static int await_news(Poller *self, int timeout)
+{
+    int i, found;
+    if (self->epoll < 0)
+        return poll(self->news, (nfds_t) self->count, timeout);
+    found = epoll_wait(self->epoll, self->events, self->count, timeout);
+    for (i = 0; i < self->count; i++)
+        self->news[i].revents = 0;
+    for (i = 0; i < found; i++)
+        self->news[self->events[i].data.u32].revents = POLLIN;
+    return found;
+}
+
+#else
+
+static void stop_watching(Poller *self) { (void) self; }
+
+static void watch(Poller *self) { (void) self; }
+
+static int await_news(Poller *self, int timeout) { return poll(self->news, (nfds_t) self->count, timeout); }
+
+#endif
+
+static PyObject *Poller_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    Poller *self = (Poller *) type->tp_alloc(type, 0);
+#ifdef __linux__
+    if (self)
+        self->epoll = -1;
+#endif
+    return (PyObject *) self;
+}
 
 static int Poller_init(Poller *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
@@ -559,15 +625,18 @@ static int Poller_init(Poller *self, PyObject *args, PyObject *Py_UNUSED(kwargs)
     }
     news[count].fd = fd;
     news[count].events = POLLIN;
+    stop_watching(self);
     PyMem_Free(self->news);
     self->news = news;
     self->count = (int) count + 1;
+    watch(self);
     Py_XSETREF(self->ports, Py_NewRef(ports));
     return 0;
 }
 
 static void Poller_dealloc(Poller *self)
 {
+    stop_watching(self);
     PyMem_Free(self->news);
     Py_XDECREF(self->ports);
     Py_TYPE(self)->tp_free((PyObject *) self);
@@ -588,8 +657,8 @@ static int ask(Port *port)
 }
 
 /* Look once, waiting at most so many milliseconds: the number of ports and descriptors with something to read, or -1
-   with an errno. */
-static int look(Poller *self, int timeout)
+   with an errno. One port may be taken to have messages when it has any news. */
+static int look(Poller *self, int timeout, Port *busy)
 {
     int i, found = 0, signalled;
     for (i = 0; i < self->count - 1; i++) {
@@ -598,16 +667,17 @@ static int look(Poller *self, int timeout)
             return -1;
         found += port->inbox == WAITING;
     }
-    if ((signalled = poll(self->news, (nfds_t) self->count, found ? 0 : timeout)) < 0)
+    if ((signalled = await_news(self, found ? 0 : timeout)) < 0)
         return -1;
     for (i = 0; signalled && i < self->count - 1; i++) {
         Port *port = poller_port(self, i);
-        int has_messages;
         if (!self->news[i].revents || port->inbox == WAITING)
             continue;
-        if ((has_messages = ask(port)) < 0)
+        if (port == busy)
+            port->inbox = WAITING;
+        else if (ask(port) < 0)
             return -1;
-        found += has_messages;
+        found += port->inbox == WAITING;
     }
     return found + (self->news[self->count - 1].revents != 0);
 }
@@ -624,7 +694,7 @@ static int look_until(Poller *self, long timeout)
 {
     long end = timeout > 0 ? milliseconds_now() + timeout : 0;
     for (;;) {
-        int found = look(self, (int) timeout);
+        int found = look(self, (int) timeout, NULL);
         if (found || timeout == 0)
             return found;
         if (timeout > 0 && (timeout = end - milliseconds_now()) <= 0)
@@ -673,7 +743,7 @@ enum { ROUNDS_WITHOUT_A_LOOK = 8, MOST_LATER = 100 };
 typedef struct {
     Poller *poller;
     Port *port;
-    PyObject *receive; /* receive(socket, messages, now): false when the rush is to end */
+    PyObject *receive; /* receive(socket, messages, now, sends, later) */
     PyObject *socket, *sends, *later, *ports;
     double offset; /* between the clock of the machine and the broker's */
     Py_ssize_t limit, received, sent;
@@ -682,6 +752,8 @@ typedef struct {
     double slept;   /* seconds of waiting for messages */
     PyObject *batch;   /* what was being sent when something failed, and what failed of it */
     PyObject *failures;
+    PyObject *error; /* what receive has raised, and the messages that it had not taken then */
+    PyObject *left;
 } Rush;
 
 static double seconds_now(void)
@@ -694,27 +766,22 @@ static double seconds_now(void)
 /* Send all of a list and empty it; 1 when all has gone, 0 when some has not, -1 with an exception. */
 static int send_and_clear(Rush *rush, PyObject *sends)
 {
-    Py_ssize_t count = PyList_GET_SIZE(sends);
-    PyObject *batch, *failures;
-    if (!count)
+    PyObject *failures;
+    Py_ssize_t count;
+    if (!PyList_GET_SIZE(sends))
         return 1;
-    if (!(batch = PyList_GetSlice(sends, 0, count)) || PyList_SetSlice(sends, 0, count, NULL)) {
-        Py_XDECREF(batch);
+    if (!(failures = send_all(rush->ports, sends)))
         return -1;
-    }
-    if (!(failures = send_all(rush->ports, batch))) {
-        Py_DECREF(batch);
-        return -1;
-    }
+    count = PyList_GET_SIZE(sends);
     if (!PyList_GET_SIZE(failures)) {
         rush->sent += count;
         Py_DECREF(failures);
-        Py_DECREF(batch);
-        return 1;
+        return PyList_SetSlice(sends, 0, count, NULL) ? -1 : 1;
     }
-    rush->batch = batch;
     rush->failures = failures;
-    return 0;
+    if (!(rush->batch = PyList_GetSlice(sends, 0, count)))
+        return -1;
+    return PyList_SetSlice(sends, 0, count, NULL);
 }
 
 static int are_sends(PyObject *effects)
@@ -726,23 +793,43 @@ static int are_sends(PyObject *effects)
     return 1;
 }
 
+/* Keep what a service has raised for the loop, if it is for that to judge; 0 when it is, -1 with the exception. */
+static int keep_error(Rush *rush, PyObject *left)
+{
+    PyObject *kind, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_SystemExit))
+        return -1;
+    PyErr_Fetch(&kind, &rush->error, &trace);
+    PyErr_NormalizeException(&kind, &rush->error, &trace);
+    if (trace)
+        PyException_SetTraceback(rush->error, trace);
+    Py_XDECREF(kind);
+    Py_XDECREF(trace);
+    rush->left = Py_NewRef(left);
+    return 0;
+}
+
 /* Have the service called with messages, and send what it returns at once; 1 to go on, 0 to end, -1 with an exception. */
 static int rush_through(Rush *rush, PyObject *messages, double started)
 {
-    PyObject *now = PyFloat_FromDouble(rush->now = started - rush->offset), *answer;
+    PyObject *now = PyFloat_FromDouble(rush->now = started - rush->offset), *pending = PyObject_GetIter(messages);
+    PyObject *arguments[] = {rush->socket, pending, now, rush->sends, rush->later}, *none = NULL;
+    int outcome = -1;
     double took;
-    int goes_on;
-    if (!now)
-        return -1;
-    rush->received += PyList_GET_SIZE(messages);
-    answer = PyObject_CallFunctionObjArgs(rush->receive, rush->socket, messages, now, NULL);
-    Py_DECREF(now);
-    goes_on = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
+    if (now && pending) {
+        rush->received += PyList_GET_SIZE(messages);
+        none = PyObject_Vectorcall(rush->receive, arguments, sizeof arguments / sizeof *arguments, NULL);
+        outcome = none ? 1 : keep_error(rush, pending);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(now);
+    Py_XDECREF(pending);
     if ((took = seconds_now() - started) > rush->longest)
         rush->longest = took;
-    if (goes_on <= 0 || !rush->port->socket || !are_sends(rush->sends)) /* a job, or a connection: not for here */
-        return goes_on < 0 ? -1 : 0;
+    if (outcome <= 0)
+        return outcome;
+    if (!rush->port->socket || !are_sends(rush->sends)) /* a job, or a connection: not for here */
+        return 0;
     return send_and_clear(rush, rush->sends);
 }
 
@@ -755,7 +842,7 @@ static int await_port(Rush *rush, double end)
     if (planned <= 0)
         return 0;
     Py_BEGIN_ALLOW_THREADS
-    found = look(poller, (int) (planned * 1000) + 1);
+    found = look(poller, (int) (planned * 1000) + 1, rush->port);
     Py_END_ALLOW_THREADS
     rush->slept += seconds_now() - begun;
     if (found <= 0)
@@ -795,6 +882,8 @@ static int take_turns(Rush *rush, double seconds)
     return outcome;
 }
 
+static PyObject *or_none(PyObject *object) { return object ? object : Py_None; }
+
 static PyObject *Poller_rush(Poller *self, PyObject *args)
 {
     Rush rush = {.poller = self};
@@ -811,15 +900,14 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
             return NULL;
     if (!port_is_open(rush.port))
         return NULL;
-    if (take_turns(&rush, seconds) < 0) {
-        Py_XDECREF(rush.batch);
-        Py_XDECREF(rush.failures);
-        return NULL;
-    }
-    result = Py_BuildValue("(nndddOO)", rush.received, rush.sent, rush.now, rush.longest, rush.slept,
-                           rush.batch ? rush.batch : Py_None, rush.failures ? rush.failures : Py_None);
+    result = take_turns(&rush, seconds) < 0
+                 ? NULL
+                 : Py_BuildValue("(nndddOOOO)", rush.received, rush.sent, rush.now, rush.longest, rush.slept,
+                                 or_none(rush.batch), or_none(rush.failures), or_none(rush.error), or_none(rush.left));
     Py_XDECREF(rush.batch);
     Py_XDECREF(rush.failures);
+    Py_XDECREF(rush.error);
+    Py_XDECREF(rush.left);
     return result;
 }
 
@@ -836,7 +924,7 @@ static PyTypeObject PollerType = {
     .tp_doc = "Poller(ports, fd): waits for messages on any of the ports, or for the descriptor.",
     .tp_basicsize = sizeof(Poller),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    .tp_new = Poller_new,
     .tp_init = (initproc) Poller_init,
     .tp_dealloc = (destructor) Poller_dealloc,
     .tp_methods = Poller_methods,

@@ -1,9 +1,9 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 from typing_extensions import Buffer
 
-from scale0_core.service import Frames, Send
+from scale0_core.service import Effect, Frames, Send
 
 class Blob(Buffer):
     def __len__(self) -> int: ...
@@ -27,7 +27,7 @@ class Poller:
         self,
         port: Port,
         limit: int,
-        receive: Callable[[str, list[Frames], float], bool],
+        receive: Callable[[str, Iterator[Frames], float, list[Effect], list[Send]], None],
         socket: str,
         sends: list[Send],
         later: list[Send],
@@ -35,7 +35,17 @@ class Poller:
         now: float,
         seconds: float,
         /,
-    ) -> tuple[int, int, float, float, float, list[Send] | None, list[tuple[int, int]] | None]: ...
+    ) -> tuple[
+        int,
+        int,
+        float,
+        float,
+        float,
+        list[Send] | None,
+        list[tuple[int, int]] | None,
+        Exception | SystemExit | None,
+        Iterator[Frames] | None,
+    ]: ...
 
 def load_library(path: str, /) -> None: ...
 def send(ports: dict[str, Port], sends: list[Send], /) -> list[tuple[int, int]]: ...

@@ -399,10 +399,11 @@ class Loop:
         begun, due = self.clock.now(), self._nearest_deadline()
         seconds = RUSH if due is None else min(RUSH, due - begun)
         queues = Queues(name, self.settings.batch, station.ports, seat.sends, seat.later)
-        rushed = self.wire.rush(poller, port, seat.rush, queues, begun, seconds)
+        rushed = self.wire.rush(poller, port, seat.receive_batch, queues, begun, seconds)
         if rushed is None:
             return
         sent, failures = rushed.sent, list[SendFailure]()
+        seat.rushed(name, rushed.received, rushed.error, rushed.left, rushed.now)
         seat.sent(sent, (), rushed.now)
         if rushed.failures:
             went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import zmq
 from zmq.backend import Socket as BareSocket
 
-from scale0_core.broker.seat import MALFORMED
+from scale0_core.broker.seat import MALFORMED, ReceiveBatch
 from scale0_core.errors import WireMissingError
 from scale0_core.service import Frames, Send
 
@@ -61,7 +61,8 @@ class Rushed(NamedTuple):
     """What came of a rush: how many messages were received and sent; ``now`` is the time of the last call.
 
     ``longest`` are the seconds of the longest call, ``slept`` those of waiting for messages. ``batch`` is what was
-    being sent when something failed: (index, reason) of each that did is in ``failures``.
+    being sent when something failed: (index, reason) of each that did is in ``failures``. ``error`` is what the service
+    raised, and ``left`` are the messages that it had not taken by then.
     """
 
     received: int
@@ -71,6 +72,8 @@ class Rushed(NamedTuple):
     slept: float
     batch: list[Send]
     failures: list[tuple[int, str]]
+    error: Exception | SystemExit | None = None
+    left: Iterator[Frames] = iter(())
 
 
 class Wire(Protocol):
@@ -91,7 +94,7 @@ class Wire(Protocol):
         self,
         poller: Poller,
         port: Port,
-        receive: Callable[[str, list[Frames], float], bool],
+        receive: ReceiveBatch,
         queues: Queues,
         now: float,
         seconds: float,
@@ -129,18 +132,18 @@ class NativeWire:
         self,
         poller: Poller,
         port: Port,
-        receive: Callable[[str, list[Frames], float], bool],
+        receive: ReceiveBatch,
         queues: Queues,
         now: float,
         seconds: float,
     ) -> Rushed | None:
         """Serve one busy port alone, for so long at most, until anything else is to be done."""
         socket, limit, ports, sends, later = queues
-        received, sent, now, longest, slept, batch, failures = cast("Any", poller).rush(
+        received, sent, now, longest, slept, batch, failures, error, left = cast("Any", poller).rush(
             port, limit, receive, socket, sends, later, ports, now, seconds
         )
         reasons = [(index, _reason(code)) for index, code in failures or ()]
-        return Rushed(received, sent, now, longest, slept, batch or [], reasons)
+        return Rushed(received, sent, now, longest, slept, batch or [], reasons, error, left or iter(()))
 
 
 def _least_frames(socket: zmq.Socket[bytes]) -> int:
@@ -199,7 +202,7 @@ class PureWire:
         self,
         poller: Poller,
         port: Port,
-        receive: Callable[[str, list[Frames], float], bool],
+        receive: ReceiveBatch,
         queues: Queues,
         now: float,
         seconds: float,

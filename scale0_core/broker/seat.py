@@ -167,7 +167,7 @@ class Seat:
     def rushed(
         self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
     ) -> None:
-        """Note that so many messages went to ``receive_batch`` without this seat; ``left`` are those it did not take."""
+        """Note that messages went to ``receive_batch`` without this seat; it did not take what is ``left``."""
         self.counts.received += received
         self._now = now
         if error is not None:

@@ -10,20 +10,23 @@
 #include <structmember.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------ records */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *address, *dialect, *back, *service, *body, *worker, *parts;
-    PyObject *open_as, *options, *key, *retry, *inside, *part;
-    double given, due, ends;
-    Py_ssize_t size, passed_on;
-    long priority;
+    /* what every request needs stands together: thousands wait, and each has left the caches when its turn comes */
+    PyObject *frames; /* the message as it came: `back` and `body` are cut from it when somebody asks for them */
+    PyObject *address, *dialect, *service, *worker, *parts, *inside;
+    double given, due;
+    Py_ssize_t size;
     int tries;
     char done, streamed, timed, unsent, assigned;
+    PyObject *back, *body, *open_as, *options, *key, *retry, *part;
+    double ends;
+    Py_ssize_t passed_on;
+    long priority;
 } Request;
 
 typedef struct {
@@ -42,6 +45,8 @@ typedef struct {
     char quick, simple;
 } Service;
 
+enum { BACK = 4 }; /* so many frames of a message are `back` */
+
 static PyObject *no_bytes, *no_frames; /* b"" and () */
 
 #define OBJECT(type, name) {#name, T_OBJECT, offsetof(type, name), 0, NULL}
@@ -51,10 +56,13 @@ static PyObject *no_bytes, *no_frames; /* b"" and () */
 #define END {NULL, 0, 0, 0, NULL}
 
 static PyMemberDef Request_members[] = {
-    OBJECT(Request, address), OBJECT(Request, dialect), OBJECT(Request, back), OBJECT(Request, service),
-    OBJECT(Request, body), OBJECT(Request, worker), OBJECT(Request, parts), OBJECT(Request, open_as),
-    OBJECT(Request, options), OBJECT(Request, key), OBJECT(Request, retry), OBJECT(Request, inside),
-    OBJECT(Request, part), TIME(Request, given), TIME(Request, due), TIME(Request, ends), NUMBER(Request, size),
+    {"_frames", T_OBJECT, offsetof(Request, frames), READONLY, NULL},
+    {"_back", T_OBJECT, offsetof(Request, back), READONLY, NULL},
+    {"_body", T_OBJECT, offsetof(Request, body), READONLY, NULL},
+    OBJECT(Request, address), OBJECT(Request, dialect), OBJECT(Request, service), OBJECT(Request, worker),
+    OBJECT(Request, parts), OBJECT(Request, open_as), OBJECT(Request, options), OBJECT(Request, key),
+    OBJECT(Request, retry), OBJECT(Request, inside), OBJECT(Request, part), TIME(Request, given), TIME(Request, due),
+    TIME(Request, ends), NUMBER(Request, size),
     NUMBER(Request, passed_on), {"priority", T_LONG, offsetof(Request, priority), 0, NULL},
     {"tries", T_INT, offsetof(Request, tries), 0, NULL}, FLAG(Request, done), FLAG(Request, streamed),
     FLAG(Request, timed), FLAG(Request, unsent), FLAG(Request, assigned), END,
@@ -90,6 +98,42 @@ static int clear_members(PyObject *self, PyMemberDef *members)
     return 0;
 }
 
+/* Cut the message of a request into its parts. */
+static int cut(Request *request)
+{
+    if (!request->frames)
+        return 0;
+    Py_XSETREF(request->back, PyTuple_GetSlice(request->frames, 0, BACK));
+    Py_XSETREF(request->body, PyTuple_GetSlice(request->frames, BACK, PyTuple_GET_SIZE(request->frames)));
+    if (!request->back || !request->body)
+        return -1;
+    Py_CLEAR(request->frames);
+    return 0;
+}
+
+static PyObject *Request_get(PyObject *self, void *offset)
+{
+    PyObject *part = cut((Request *) self) ? NULL : *(PyObject **) ((char *) self + (size_t) offset);
+    return part ? Py_NewRef(part) : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static int Request_set(PyObject *self, PyObject *value, void *offset)
+{
+    PyObject **part = (PyObject **) ((char *) self + (size_t) offset);
+    if (cut((Request *) self))
+        return -1;
+    Py_XSETREF(*part, Py_XNewRef(value));
+    return 0;
+}
+
+static PyGetSetDef Request_getset[] = {
+    {"back", Request_get, Request_set, NULL, (void *) offsetof(Request, back)},
+    {"body", Request_get, Request_set, NULL, (void *) offsetof(Request, body)},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyGetSetDef Worker_getset[] = {{NULL, NULL, NULL, NULL, NULL}}, Service_getset[] = {{NULL, NULL, NULL, NULL, NULL}};
+
 #define RECORD(Name, doc)                                                                                              \
     static int Name##_traverse(PyObject *self, visitproc visit, void *arg)                                             \
     {                                                                                                                  \
@@ -112,6 +156,7 @@ static int clear_members(PyObject *self, PyMemberDef *members)
         .tp_clear = Name##_clear,                                                                                      \
         .tp_dealloc = Name##_dealloc,                                                                                  \
         .tp_members = Name##_members,                                                                                  \
+        .tp_getset = Name##_getset,                                                                                    \
     };
 
 static PyObject *Worker_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -152,15 +197,21 @@ typedef struct {
     PyObject *receive;      /* receive(socket, frames, now): all that is not common */
     PyObject *expect_due;   /* expect_due(service, due): something will have waited too long before all others */
     PyObject *mdp01, *mdp02;
+    PyObject *telling; /* tells of each reply, while somebody observes; else None */
 } Express;
 
 /* One batch: what does not change from message to message. */
 typedef struct {
     Express *express;
-    PyObject *now_object, *effects, *later;
-    PyObject *telling; /* tells of each reply, while somebody observes; else None */
+    PyObject *socket, *now_object, *effects, *later;
     double now;
 } Batch;
+
+/* Some frames in a row of those of a tuple. */
+typedef struct {
+    PyObject *tuple;
+    Py_ssize_t from, to;
+} Frames;
 
 enum outcome { FAILED = -1, NOT_COMMON = 0, DONE = 1 };
 
@@ -182,28 +233,44 @@ static int call_append(PyObject *queue, PyObject *item)
     return none ? 0 : -1;
 }
 
-/* Put a message on a list of sends: some frames, perhaps two more, and those of a message from a place on. */
-static int add_send(Batch *batch, PyObject *sends, PyObject *head, PyObject *address, PyObject *body, Py_ssize_t from)
+static Frames all_of(PyObject *object)
 {
-    Py_ssize_t heads, bodies, place = 0, i;
+    int is_tuple = object && PyTuple_Check(object);
+    return (Frames){is_tuple ? object : NULL, 0, is_tuple ? PyTuple_GET_SIZE(object) : 0};
+}
+
+static Frames back_of(Request *request)
+{
+    return request->frames ? (Frames){request->frames, 0, BACK} : all_of(request->back);
+}
+
+static Frames body_of(Request *request)
+{
+    Frames body = all_of(request->frames ? request->frames : request->body);
+    body.from = request->frames ? BACK : 0;
+    return body;
+}
+
+/* Put a message on a list of sends: some frames, perhaps two more, and others. */
+static int add_send(Batch *batch, PyObject *sends, Frames head, PyObject *address, Frames body)
+{
     PyObject *frames, *send;
+    Py_ssize_t place = 0, i;
     int bad;
-    if (!head || !body || !PyTuple_Check(head) || !PyTuple_Check(body)) {
+    if (!head.tuple || !body.tuple) {
         PyErr_SetString(PyExc_TypeError, "frames come as a tuple");
         return -1;
     }
-    heads = PyTuple_GET_SIZE(head);
-    bodies = PyTuple_GET_SIZE(body);
-    if (!(frames = PyTuple_New(heads + (address ? 2 : 0) + bodies - from)))
+    if (!(frames = PyTuple_New(head.to - head.from + (address ? 2 : 0) + body.to - body.from)))
         return -1;
-    for (i = 0; i < heads; i++)
-        PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(head, i)));
+    for (i = head.from; i < head.to; i++)
+        PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(head.tuple, i)));
     if (address) {
         PyTuple_SET_ITEM(frames, place++, Py_NewRef(address));
         PyTuple_SET_ITEM(frames, place++, Py_NewRef(no_bytes));
     }
-    for (i = from; i < bodies; i++)
-        PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(body, i)));
+    for (i = body.from; i < body.to; i++)
+        PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(body.tuple, i)));
     send = PyTuple_Pack(2, batch->express->socket, frames);
     Py_DECREF(frames);
     bad = !send || PyList_Append(sends, send);
@@ -255,7 +322,7 @@ static int hand_over(Batch *batch, Request *request, Worker *worker)
         return -1;
     if (worker->dialect != batch->express->mdp01 && worker->dialect != batch->express->mdp02)
         return add_written(batch, worker, request);
-    return add_send(batch, batch->effects, worker->head, request->address, request->body, 0);
+    return add_send(batch, batch->effects, all_of(worker->head), request->address, body_of(request));
 }
 
 /* What is taken out of a queue, which must not be empty. */
@@ -292,17 +359,18 @@ static Worker *take_worker(Service *service)
 static PyObject *next_address(Express *express)
 {
     PyObject *number = PyIter_Next(express->addresses);
-    char text[24];
-    long long value;
-    int size;
+    char text[20], *end = text + sizeof text, *first = end;
+    unsigned long long value;
     if (!number)
         return NULL;
-    value = PyLong_AsLongLong(number);
+    value = PyLong_AsUnsignedLongLong(number);
     Py_DECREF(number);
-    if (value == -1 && PyErr_Occurred())
+    if (value == (unsigned long long) -1 && PyErr_Occurred())
         return NULL;
-    size = snprintf(text, sizeof text, "%lld", value);
-    return PyBytes_FromStringAndSize(text, size);
+    do /* snprintf takes four times as long */
+        *--first = (char) ('0' + value % 10);
+    while (value /= 10);
+    return PyBytes_FromStringAndSize(first, end - first);
 }
 
 static Request *make_request(Express *express, Service *service, PyObject *frames)
@@ -312,10 +380,8 @@ static Request *make_request(Express *express, Service *service, PyObject *frame
         return NULL;
     request->dialect = Py_NewRef(express->mdp01);
     request->service = Py_NewRef((PyObject *) service);
-    request->address = next_address(express);
-    request->back = PyTuple_GetSlice(frames, 0, 4);
-    request->body = PyTuple_GetSlice(frames, 4, PyTuple_GET_SIZE(frames));
-    if (!request->address || !request->back || !request->body)
+    request->frames = Py_NewRef(frames);
+    if (!(request->address = next_address(express)))
         Py_CLEAR(request);
     return request;
 }
@@ -434,7 +500,7 @@ static int tell(Batch *batch, Request *request, Worker *worker, PyObject *frames
     PyObject *body = PyTuple_GetSlice(frames, from, PyTuple_GET_SIZE(frames)), *none;
     if (!body)
         return -1;
-    none = PyObject_CallMethodObjArgs(batch->telling, answered_name, (PyObject *) request, (PyObject *) worker, body,
+    none = PyObject_CallMethodObjArgs(batch->express->telling, answered_name, (PyObject *) request, (PyObject *) worker, body,
                                       batch->now_object, NULL);
     Py_DECREF(body);
     Py_XDECREF(none);
@@ -469,13 +535,14 @@ static enum outcome take_reply(Batch *batch, PyObject *frames, PyObject *dialect
     if (!bad) {
         worker->heard = batch->now;
         service->replies++;
-        bad = batch->telling != Py_None && tell(batch, request, worker, frames, body);
+        bad = express->telling != Py_None && tell(batch, request, worker, frames, body);
         request->done = 1;
     }
     if (!bad)
         /* a client whose further requests wait is not held up by a reply that waits a moment for others */
         bad = (!service->waiting && hold_no_more(batch))
-              || add_send(batch, service->waiting ? batch->later : batch->effects, request->back, NULL, frames, body)
+              || add_send(batch, service->waiting ? batch->later : batch->effects, back_of(request), NULL,
+                          (Frames){frames, body, PyTuple_GET_SIZE(frames)})
               || go_on(batch, service, worker);
     Py_DECREF(service);
     Py_DECREF(worker);
@@ -503,7 +570,7 @@ static enum outcome take(Batch *batch, PyObject *frames)
 static int receive_slowly(Batch *batch, PyObject *frames)
 {
     PyObject *effects = PyObject_CallFunctionObjArgs(
-        batch->express->receive, batch->express->socket, frames, batch->now_object, NULL);
+        batch->express->receive, batch->socket, frames, batch->now_object, NULL);
     PyObject *list = effects ? PySequence_List(effects) : NULL;
     int bad = !list || (PyList_GET_SIZE(list) && hold_no_more(batch))
               || PyList_SetSlice(batch->effects, PyList_GET_SIZE(batch->effects), PyList_GET_SIZE(batch->effects), list);
@@ -512,22 +579,29 @@ static int receive_slowly(Batch *batch, PyObject *frames)
     return bad ? -1 : 0;
 }
 
-static PyObject *Express_call(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
+static PyObject *Express_receive_batch(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Batch batch = {.express = (Express *) self};
     PyObject *messages, *frames;
-    if (!PyArg_ParseTuple(args, "OOO!O!O", &messages, &batch.now_object, &PyList_Type, &batch.effects, &PyList_Type,
-                          &batch.later, &batch.telling))
-        return NULL;
-    if (!batch.express->services || !PyIter_Check(messages)) {
-        PyErr_SetString(PyExc_TypeError, "messages come as an iterator, to an express that was made whole");
+    int is_own;
+    if (count != 5 || !batch.express->services || !PyIter_Check(args[1]) || !PyList_Check(args[3])
+        || !PyList_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "an express that was made whole takes a socket's name, an iterator of messages, "
+                                         "the time, and two lists");
         return NULL;
     }
+    batch.socket = args[0];
+    messages = args[1];
+    batch.now_object = args[2];
+    batch.effects = args[3];
+    batch.later = args[4];
     batch.now = PyFloat_AsDouble(batch.now_object);
     if (batch.now == -1.0 && PyErr_Occurred())
         return NULL;
+    if ((is_own = PyObject_RichCompareBool(batch.socket, batch.express->socket, Py_EQ)) < 0)
+        return NULL;
     while ((frames = PyIter_Next(messages))) {
-        enum outcome outcome = take(&batch, frames);
+        enum outcome outcome = is_own ? take(&batch, frames) : NOT_COMMON;
         if (outcome == NOT_COMMON && receive_slowly(&batch, frames))
             outcome = FAILED;
         Py_DECREF(frames);
@@ -542,7 +616,30 @@ static PyObject *Express_call(PyObject *self, PyObject *args, PyObject *Py_UNUSE
 static PyMemberDef Express_members[] = {
     OBJECT(Express, services), OBJECT(Express, workers), OBJECT(Express, addresses), OBJECT(Express, request_type),
     OBJECT(Express, socket), OBJECT(Express, receive), OBJECT(Express, expect_due), OBJECT(Express, mdp01),
-    OBJECT(Express, mdp02), END,
+    OBJECT(Express, mdp02), OBJECT(Express, telling), END,
+};
+
+static PyObject *Express_get_telling(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *telling = ((Express *) self)->telling; /* not there when it was not made whole */
+    return Py_NewRef(telling ? telling : Py_None);
+}
+
+static int Express_set_telling(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    Py_XSETREF(((Express *) self)->telling, Py_NewRef(value ? value : Py_None));
+    return 0;
+}
+
+static PyGetSetDef Express_getset[] = {
+    {"telling", Express_get_telling, Express_set_telling, "Is told of each reply, while somebody observes.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef Express_methods[] = {
+    {"receive_batch", (PyCFunction) (void (*)(void)) Express_receive_batch, METH_FASTCALL,
+     "receive_batch(socket, messages, now, effects, later): take the messages of an iterator."},
+    {NULL, NULL, 0, NULL},
 };
 
 static int Express_init(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -564,6 +661,7 @@ static int Express_init(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     for (i = 0; i < 9; i++)
         Py_XSETREF(*own[i], Py_NewRef(given[i]));
+    Py_XSETREF(self->telling, Py_NewRef(Py_None));
     return 0;
 }
 
@@ -583,12 +681,13 @@ static void Express_dealloc(PyObject *self)
 
 static PyTypeObject ExpressType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express.Express",
-    .tp_doc = "Takes the messages of an iterator: express(messages, now, effects, later, telling).",
+    .tp_doc = "Takes messages for a Majordomo service.",
     .tp_basicsize = sizeof(Express),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
     .tp_init = Express_init,
-    .tp_call = Express_call,
+    .tp_methods = Express_methods,
+    .tp_getset = Express_getset,
     .tp_traverse = Express_traverse,
     .tp_clear = Express_clear,
     .tp_dealloc = Express_dealloc,

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scale0_core.api import Effect, Frames, Send
 
 __all__ = ["Express", "RequestBase", "ServiceBase", "WorkerBase", "make_express"]
 
-Express = Callable[[Iterator[Frames], float, list[Effect], list[Send], object], None]
-"""Takes messages until there are none left: ``express(messages, now, effects, later, telling)``."""
+
+class Express(Protocol):
+    """Takes messages for a service."""
+
+    telling: object
+    """Is told of each reply, while somebody observes; else None."""
+
+    def receive_batch(
+        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
+    ) -> None:
+        """Take messages until there are none left, those that are not common by the service's ``receive``."""
+
 
 if TYPE_CHECKING:
     from scale0_majordomo.records import RequestBase, ServiceBase, WorkerBase

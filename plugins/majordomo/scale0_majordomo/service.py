@@ -95,6 +95,8 @@ class MajordomoService(Observed):
             services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
             socket=SOCKET, receive=self.receive, expect_due=self._expect_due, mdp01=MDP01, mdp02=MDP02,
         )  # fmt: skip
+        if self._express is not None:
+            self.receive_batch = self._express.receive_batch  # type: ignore[method-assign]
         self._titanic = self._make_titanic(settings, store)
         self._told: dict[bytes, None] = {}
         """Unknown workers that were told to DISCONNECT."""
@@ -108,10 +110,7 @@ class MajordomoService(Observed):
     def receive_batch(
         self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
     ) -> None:
-        """Take messages, by the express where that can be; final replies may wait for more of them."""
-        if self._express is not None and socket == SOCKET:
-            self._express(messages, now, effects, later, self._telling)
-            return
+        """Take messages; where there is an express, it does this instead, and lets final replies wait for more."""
         for frames in messages:
             effects.extend(self.receive(socket, frames, now))
 

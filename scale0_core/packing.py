@@ -8,7 +8,8 @@ many events, of which a list goes along. Who gets packed events and does not car
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, overload
 
@@ -35,10 +36,14 @@ def _add(events: list[Any], over: float, came: float, taken: float, size: int, n
     events.append(RECORD.pack(over, came, taken, size, number))
 
 
-try:
-    from scale0_core._packing import add
-except ImportError:  # built without a compiler
-    add = _add
+add = _add
+Answered: Callable[[list[Any], type, type, Callable[..., None]], Callable[..., None]] | None = None
+"""Tells of tasks that were answered as most are: ``Answered(events, Task, Worker, otherwise)``."""
+
+with suppress(ImportError):  # built without a compiler
+    from scale0_core import _packing
+
+    add, Answered = _packing.add, _packing.Answered
 
 
 class PackedEvents(Sequence[Event]):

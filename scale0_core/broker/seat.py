@@ -137,13 +137,16 @@ class Seat:
     def _receive_all(self, socket: str, pending: Iterator[Frames], now: float, *, may_wait: bool) -> None:
         while not self.quarantined:
             effects: list[Effect] = []
+            error: BaseException | None = None
             try:
                 self.receive_batch(socket, pending, now, effects, self.later if may_wait else cast("Any", effects))
+            except CAUGHT as raised:
+                error = raised
+            finally:  # what was done before counts, whatever came then
                 self._collect(effects)
+            if error is None:
                 return
-            except CAUGHT as error:
-                self._collect(effects)
-                self._failed("receive", error, now)
+            self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
     def _receive_each(
@@ -172,6 +175,7 @@ class Seat:
         self._now = now
         if error is not None:
             self._failed("receive", error, now)
+            self.release_later()  # or it would be overtaken
             self._receive_all(socket, left, now, may_wait=False)
 
     def next_deadline(self) -> float | None:

@@ -2,9 +2,8 @@
 
    The functions of libzmq are taken from the copy that pyzmq has already loaded (load_library), never linked: so there
    is only one libzmq in the process, and this builds on a machine without its headers. Everything here is called by one
-   thread, the loop's; only Poller.wait releases the GIL, since it is the only call that may sleep. */
+   thread, the loop's; only Poller.wait and Poller.rush release the GIL, and only while they sleep. */
 
-#define _GNU_SOURCE /* for SCHED_BATCH */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
@@ -888,8 +887,8 @@ static int take_turns(Rush *rush, double seconds)
 }
 
 /* In a rush the thread does not interrupt others at every message. It runs when they pause, and finds more to do. On a
-   busy machine that saves a quarter of the CPU and costs no throughput; whoever sends one message at a time never causes
-   a rush. A thread whose scheduling somebody has chosen is left alone. */
+   busy machine that saves a quarter of the CPU and costs no throughput; a few messages at a time do not make a rush. A
+   thread whose scheduling somebody has chosen is left alone. */
 #ifdef SCHED_BATCH
 static int become_patient(void)
 {
@@ -900,7 +899,8 @@ static int become_patient(void)
 static void become_impatient(void)
 {
     struct sched_param none = {0};
-    sched_setscheduler(0, SCHED_OTHER, &none);
+    if (sched_getscheduler(0) == SCHED_BATCH)
+        sched_setscheduler(0, SCHED_OTHER, &none);
 }
 #else
 static int become_patient(void) { return 0; }

@@ -403,7 +403,10 @@ class Loop:
         if rushed is None:
             return
         sent, failures = rushed.sent, list[SendFailure]()
+        before = self.clock.now()
         seat.rushed(name, rushed.received, rushed.error, rushed.left, rushed.now)
+        if rushed.error is not None:
+            self._watch(station, before, rushed.received)
         seat.sent(sent, (), rushed.now)
         if rushed.failures:
             went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)
@@ -428,6 +431,7 @@ class Loop:
             reason = station.connections.fault(effect, now)
             if not reason and station.connections.changes(effect):
                 reason = station.change(effect, now, given_up)
+                self._poller = None  # libzmq may have swallowed the news of messages: a new poller asks for them
             if reason:
                 station.seat.refused(effect, reason, now)
         return given_up

@@ -138,6 +138,35 @@ def test_an_exception_loses_its_own_message_only():
     assert SeatCounts(received=3, errors=1) == seat.counts
 
 
+def test_what_was_done_before_an_interrupt_is_kept():
+    """It is not for the seat to judge, but messages are answered all the same."""
+    service = Plain()
+    seat = Seat(service)
+    answer = service.receive
+
+    def interrupted(socket: str, frames: Frames, now: float) -> Iterable[Any]:
+        if frames == BAD:
+            raise KeyboardInterrupt
+        return answer(socket, frames, now)
+
+    service.receive = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        seat.receive("front", [A, B, BAD, C], 1.0)
+    assert seat.take_sends() == [("front", A), ("front", B)]
+
+
+def test_after_a_rush_that_failed_the_rest_is_taken_in_order():
+    """What could wait goes before what comes now."""
+    service = Plain()
+    seat = Seat(service)
+    seat.later.append(("front", A))
+    seat.rushed("front", 3, ValueError("in the rush"), iter([B, C]), 5.0)
+    assert seat.take_sends() == [("front", A), ("front", B), ("front", C)]
+    assert (seat.counts.received, seat.counts.errors, seat.later) == (3, 1, [])
+    seat.rushed("front", 4, None, iter(()), 6.0)
+    assert (seat.counts.received, seat.counts.errors) == (7, 1)
+
+
 def test_an_error_is_logged_once_for_each_place_with_who_and_what(log: pytest.LogCaptureFixture):
     seat = Seat(Plain(), plugin="third_party")
     seat.receive("front", [BAD, BAD, A, BAD], 0.0)

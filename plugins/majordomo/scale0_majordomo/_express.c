@@ -98,17 +98,24 @@ static int clear_members(PyObject *self, PyMemberDef *members)
     return 0;
 }
 
-/* Cut the message of a request into its parts. */
+/* Cut the message of a request into its parts. To make a tuple may run Python code, by the garbage collector, and that
+   may look at the same request. */
 static int cut(Request *request)
 {
-    if (!request->frames)
+    PyObject *frames = Py_XNewRef(request->frames), *back, *body;
+    if (!frames)
         return 0;
-    Py_XSETREF(request->back, PyTuple_GetSlice(request->frames, 0, BACK));
-    Py_XSETREF(request->body, PyTuple_GetSlice(request->frames, BACK, PyTuple_GET_SIZE(request->frames)));
-    if (!request->back || !request->body)
-        return -1;
-    Py_CLEAR(request->frames);
-    return 0;
+    back = PyTuple_GetSlice(frames, 0, BACK);
+    body = PyTuple_GetSlice(frames, BACK, PyTuple_GET_SIZE(frames));
+    Py_DECREF(frames);
+    if (back && body && request->frames) {
+        Py_XSETREF(request->back, Py_NewRef(back));
+        Py_XSETREF(request->body, Py_NewRef(body));
+        Py_CLEAR(request->frames);
+    }
+    Py_XDECREF(back);
+    Py_XDECREF(body);
+    return back && body ? 0 : -1;
 }
 
 static PyObject *Request_get(PyObject *self, void *offset)
@@ -251,18 +258,12 @@ static Frames body_of(Request *request)
     return body;
 }
 
-/* Put a message on a list of sends: some frames, perhaps two more, and others. */
-static int add_send(Batch *batch, PyObject *sends, Frames head, PyObject *address, Frames body)
+static PyObject *joined(Frames head, PyObject *address, Frames body)
 {
-    PyObject *frames, *send;
+    PyObject *frames = PyTuple_New(head.to - head.from + (address ? 2 : 0) + body.to - body.from);
     Py_ssize_t place = 0, i;
-    int bad;
-    if (!head.tuple || !body.tuple) {
-        PyErr_SetString(PyExc_TypeError, "frames come as a tuple");
-        return -1;
-    }
-    if (!(frames = PyTuple_New(head.to - head.from + (address ? 2 : 0) + body.to - body.from)))
-        return -1;
+    if (!frames)
+        return NULL;
     for (i = head.from; i < head.to; i++)
         PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(head.tuple, i)));
     if (address) {
@@ -271,8 +272,25 @@ static int add_send(Batch *batch, PyObject *sends, Frames head, PyObject *addres
     }
     for (i = body.from; i < body.to; i++)
         PyTuple_SET_ITEM(frames, place++, Py_NewRef(PyTuple_GET_ITEM(body.tuple, i)));
-    send = PyTuple_Pack(2, batch->express->socket, frames);
-    Py_DECREF(frames);
+    return frames;
+}
+
+/* Put a message on a list of sends: some frames, perhaps two more, and others. */
+static int add_send(Batch *batch, PyObject *sends, Frames head, PyObject *address, Frames body)
+{
+    PyObject *frames, *send;
+    int bad;
+    if (!head.tuple || !body.tuple) {
+        PyErr_SetString(PyExc_TypeError, "frames come as a tuple");
+        return -1;
+    }
+    Py_INCREF(head.tuple); /* a request may let go of them meanwhile: see cut() */
+    Py_INCREF(body.tuple);
+    frames = joined(head, address, body);
+    Py_DECREF(head.tuple);
+    Py_DECREF(body.tuple);
+    send = frames ? PyTuple_Pack(2, batch->express->socket, frames) : NULL;
+    Py_XDECREF(frames);
     bad = !send || PyList_Append(sends, send);
     Py_XDECREF(send);
     return bad ? -1 : 0;
@@ -497,11 +515,13 @@ static int go_on(Batch *batch, Service *service, Worker *worker)
 
 static int tell(Batch *batch, Request *request, Worker *worker, PyObject *frames, Py_ssize_t from)
 {
-    PyObject *body = PyTuple_GetSlice(frames, from, PyTuple_GET_SIZE(frames)), *none;
+    PyObject *body = PyTuple_GetSlice(frames, from, PyTuple_GET_SIZE(frames)), *telling, *none;
     if (!body)
         return -1;
-    none = PyObject_CallMethodObjArgs(batch->express->telling, answered_name, (PyObject *) request, (PyObject *) worker, body,
+    telling = Py_NewRef(batch->express->telling);
+    none = PyObject_CallMethodObjArgs(telling, answered_name, (PyObject *) request, (PyObject *) worker, body,
                                       batch->now_object, NULL);
+    Py_DECREF(telling);
     Py_DECREF(body);
     Py_XDECREF(none);
     return none ? 0 : -1;

@@ -27,6 +27,8 @@ THEIR_WARNINGS = (
 )
 """Warnings about PySpark's own code, which we cannot mend; those about ours stay errors."""
 
+LONGEST = ["test_streaming.py", "test_cluster.py"]
+
 SMALL = {"spark.driver.memory": "1g"}
 """All that differs from the session that users get."""
 
@@ -45,8 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that two processes end at about the same time."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Begin with the files that take longest, so that two processes end at about the same time."""
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.name
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST), item.get_closest_marker("slow") is None
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
 
 from scale0_spark import command, tables
 
@@ -27,9 +26,8 @@ ACCURACY = 100_000
 """So fine that percentiles of so few events are exact, however the work was cut into parts."""
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("cluster")]
-"""One process of the tests has them all, since they share a cluster. The limit is for machines on which much else runs;
-each takes some 20 seconds otherwise."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+"""The limit is for machines on which much else runs; each takes some 20 seconds otherwise."""
 
 
 def scale0(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -65,22 +63,17 @@ TRENDS = ("trends_minute", "trends_hour", "trends_day")
 
 @pytest.fixture(scope="module")
 def wanted(spark: SparkSession, events: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    """The tables of all jobs as a process of the tests computes them; the others read what it has found."""
+    """The tables of all jobs as the process of the tests computes them."""
     from scale0_spark.events import deduplicated, read_events
     from scale0_spark.jobs import JOBS, Options, run
 
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wanted-tables"
-    with FileLock(f"{shared}.lock"):
-        if not shared.exists():
-            part = shared.with_name("part-of-wanted-tables")
-            for name in command.JOBS:
-                job = JOBS[name]
-                found = deduplicated(read_events(spark, str(events), job.kinds))
-                for table, frame in run(job, found, Options(accuracy=ACCURACY)).items():
-                    tables.write(part, table, frame.toArrow())
-            part.rename(shared)
-    return {name: tables.read(shared, name).to_pylist() for job in command.JOBS for name in JOBS[job].tables}
+    folder = tmp_path_factory.mktemp("wanted")
+    for name in command.JOBS:
+        job = JOBS[name]
+        found = deduplicated(read_events(spark, str(events), job.kinds))
+        for table, frame in run(job, found, Options(accuracy=ACCURACY)).items():
+            tables.write(folder, table, frame.toArrow())
+    return {name: tables.read(folder, name).to_pylist() for job in command.JOBS for name in JOBS[job].tables}
 
 
 def assert_same(out: Path, wanted: Tables, names: Iterable[str]) -> None:

@@ -1,9 +1,10 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import zmq
 from typing_extensions import Buffer
 
-from scale0_core.service import Effect, Frames, Send
+from scale0_core.broker.seat import ReceiveBatch
+from scale0_core.service import Frames, Send
 
 class Blob(Buffer):
     def __len__(self) -> int: ...
@@ -27,7 +28,7 @@ class Poller:
         self,
         port: Port,
         limit: int,
-        receive: Callable[[str, Iterator[Frames], float, list[Effect], list[Send]], None],
+        receive: ReceiveBatch,
         socket: str,
         sends: list[Send],
         later: list[Send],

@@ -7,11 +7,32 @@
 
 typedef struct { double over, came, taken; long long bytes, about; } Record;
 
+/* A bytearray grows by an eighth of its size: with records that is often. One that is cut by less than half keeps its
+   memory, so it is made twice as large first. */
+static int extend(PyObject *records, Py_ssize_t size)
+{
+    Py_ssize_t before = PyByteArray_GET_SIZE(records);
+    if (size >= ((PyByteArrayObject *) records)->ob_alloc && size < 2 * before && PyByteArray_Resize(records, 2 * before))
+        return -1;
+    return PyByteArray_Resize(records, size);
+}
+
+/* To the records at the end of the list, or, if there is something else, as the first of others behind it. */
 static int append_record(PyObject *events, const Record *record)
 {
-    PyObject *packed = PyBytes_FromStringAndSize((const char *) record, sizeof *record);
-    int bad = !packed || PyList_Append(events, packed);
-    Py_XDECREF(packed);
+    Py_ssize_t told = PyList_GET_SIZE(events), size;
+    PyObject *records = told ? PyList_GET_ITEM(events, told - 1) : NULL;
+    int bad;
+    if (records && PyByteArray_CheckExact(records)) {
+        size = PyByteArray_GET_SIZE(records);
+        if (extend(records, size + (Py_ssize_t) sizeof *record))
+            return -1;
+        memcpy(PyByteArray_AS_STRING(records) + size, record, sizeof *record);
+        return 0;
+    }
+    records = PyByteArray_FromStringAndSize((const char *) record, sizeof *record);
+    bad = !records || PyList_Append(events, records);
+    Py_XDECREF(records);
     return bad ? -1 : 0;
 }
 

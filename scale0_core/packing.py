@@ -27,13 +27,17 @@ PACKED_FIELDS = ("service", "peer", "group", "outcome", "queue_us", "service_us"
 MOST_ABOUTS = 65_536
 """When a list has more, another is begun: workers that are gone leave theirs behind."""
 
-Run = bytes | list[Event]
+Run = bytearray | list[Event]
 """Records one after the other, or events that are tuples."""
 
 
 def _add(events: list[Any], over: float, came: float, taken: float, size: int, number: int, /) -> None:
-    """Append a packed event to a list of events."""
-    events.append(RECORD.pack(over, came, taken, size, number))
+    """Append a packed event to a list of events: to the records at its end, if there are some."""
+    record = RECORD.pack(over, came, taken, size, number)
+    if events and type(events[-1]) is bytearray:
+        events[-1] += record
+    else:
+        events.append(bytearray(record))
 
 
 add = _add
@@ -53,9 +57,9 @@ class PackedEvents(Sequence[Event]):
 
     def __init__(self, kind: EventKind, abouts: Sequence[About], runs: Sequence[Run]) -> None:
         self.kind, self.abouts, self.runs = kind, abouts, runs
-        self.packed = sum(len(run) for run in runs if isinstance(run, bytes)) // RECORD.size
+        self.packed = sum(len(run) for run in runs if isinstance(run, bytearray)) // RECORD.size
         """How many of them are packed."""
-        self._length = self.packed + sum(len(run) for run in runs if not isinstance(run, bytes))
+        self._length = self.packed + sum(len(run) for run in runs if not isinstance(run, bytearray))
 
     def __len__(self) -> int:
         return self._length
@@ -73,13 +77,13 @@ class PackedEvents(Sequence[Event]):
     def __iter__(self) -> Iterator[Event]:
         """Give all events as tuples."""
         for run in self.runs:
-            if isinstance(run, bytes):
+            if isinstance(run, bytearray):
                 yield from unpacked(self.kind, self.abouts, run)
             else:
                 yield from run
 
 
-def unpacked(kind: EventKind, abouts: Sequence[About], records: bytes) -> Iterator[Event]:
+def unpacked(kind: EventKind, abouts: Sequence[About], records: bytes | bytearray) -> Iterator[Event]:
     """Give records as tuples."""
     for over, came, taken, size, about in RECORD.iter_unpack(records):
         yield (kind, over, *abouts[about], (taken - came) * 1e6, (over - taken) * 1e6, size)
@@ -123,14 +127,13 @@ class Packing:
 
 
 def _runs(events: list[Any]) -> list[Run]:
-    try:
-        records = b"".join(events)
-        if len(records) == RECORD.size * len(events):
-            return [records]
-    except TypeError:
-        pass  # there are tuples, too
-    return [b"".join(run) if packed else list(run) for packed, run in groupby(events, _is_record)]
+    if len(events) == 1 and _are_records(events[0]):  # as nearly always
+        return events
+    runs: list[Run] = []
+    for packed, run in groupby(events, _are_records):
+        runs += run if packed else [list(run)]
+    return runs
 
 
-def _is_record(event: object) -> bool:
-    return type(event) is bytes and len(event) == RECORD.size
+def _are_records(told: object) -> bool:
+    return type(told) is bytearray and len(told) % RECORD.size == 0

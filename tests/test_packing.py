@@ -15,11 +15,11 @@ from scale0_core.packing import RECORD, PackedEvents, Packing
 JOINED = (JOIN, 1.0, "echo", "w", "g", 1)
 
 
-def packed(one: Packing, numbers: dict[object, int], service: str, over: float = 2.0) -> bytes:
+def packed(one: Packing, numbers: dict[object, int], service: str, over: float = 2.0) -> bytearray:
     number = numbers.get(service)
     if number is None:
         number = one.number(numbers, service, (service, "w", "g", "ok"))
-    return RECORD.pack(over, 1.0, 1.5, 100, number)
+    return bytearray(RECORD.pack(over, 1.0, 1.5, 100, number))
 
 
 def tuple_of(service: str, over: float = 2.0) -> tuple[object, ...]:
@@ -47,8 +47,9 @@ def test_events_are_seen_as_tuples_in_the_order_in_which_they_were_told(told):
 def test_bytes_that_are_no_record_are_left_as_they_are():
     one, numbers = Packing(TASK), {}
     good = packed(one, numbers, "echo")
-    found = one.told([good, b"short", good + good, good])
-    assert found.runs == [good, [b"short", good + good], good]
+    found = one.told([good, b"short", good[1:], bytes(good), good + good])
+    assert found.runs == [good, [b"short", good[1:], bytes(good)], good + good]
+    assert (found.packed, len(found)) == (3, 6)
 
 
 def test_numbers_hold_until_they_are_forgotten():
@@ -79,11 +80,35 @@ def test_a_record_is_what_others_may_rely_on():
 
 
 @pytest.mark.parametrize("add", [packing.add, packing._add], ids=["as built", "python"])
-def test_a_packed_event_is_appended_as_a_record(add):
+def test_packed_events_are_appended_one_after_the_other(add):
     events = [("before",)]
     add(events, 3.5, 1, 2.25, 100, 7)
-    assert events == [("before",), RECORD.pack(3.5, 1.0, 2.25, 100, 7)]
+    add(events, 4.5, 1, 2.25, 100, 8)
+    events.append(("between",))
+    add(events, 5.5, 1, 2.25, 100, 9)
+    first, second, third = (RECORD.pack(3.5 + place, 1.0, 2.25, 100, 7 + place) for place in range(3))
+    expected = [("before",), bytearray(first + second), ("between",), bytearray(third)]
+    assert events == expected
     for wrong in (("x", 1.0, 1.0, 1, 1), (1.0, 1.0, 1.0, 1.5, 1), (1.0, 1.0, 1.0, 2**80, 1), (1.0,)):
         with pytest.raises((TypeError, OverflowError, struct.error)):
             add(events, *wrong)
-    assert len(events) == 2
+    assert events == expected
+
+
+@given(st.lists(st.none() | st.tuples(st.floats(0, 10), st.integers(0, 9)), max_size=50))
+def test_however_they_were_appended_they_are_read_in_order(told):
+    """None stands for an event that is not packed."""
+    lists = []
+    for add in (packing.add, packing._add):
+        events = []
+        for each in told:
+            if each is None:
+                events.append(JOINED)
+            else:
+                add(events, each[0], 1.0, 1.5, each[1], 0)
+        lists.append(events)
+    assert lists[0] == lists[1]
+    one = Packing(TASK)
+    one.number({}, "", ("echo", "w", "g", "ok"))
+    expected = [JOINED if each is None else (*tuple_of("echo", each[0])[:-1], each[1]) for each in told]
+    assert list(one.told(lists[0])) == expected

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from scale0_core.api import Event, EventKind, PackedEvents, events, packing, printable
-from scale0_telemetry.packed import LAST_US, Records, joined
-from scale0_telemetry.schema import FILE_SCHEMA, TIMESTAMP
+from scale0_telemetry.packed import LAST_US, Records, joined, numbered_texts
+from scale0_telemetry.schema import ROWS_SCHEMA, TIMESTAMP
 
 Told = Sequence[tuple[str, Sequence[Event]]]
 """The names of services, and what happened there."""
@@ -38,7 +38,7 @@ _kind_of = itemgetter(0)
 
 
 class Batch(NamedTuple):
-    """Events of one kind and one day (since 1970), as a record batch of FILE_SCHEMA."""
+    """Events of one kind and one day (since 1970), as a record batch of ROWS_SCHEMA."""
 
     kind: str
     day: int
@@ -101,10 +101,10 @@ class Columns:
         Give the groups, and how many events there are in all.
         """
         groups: dict[tuple[EventKind, str], list[_Part]] = {}
-        packed: dict[int, tuple[PackedEvents, list[tuple[float, int, bytes]]]] = {}
+        packed: dict[int, tuple[PackedEvents, list[tuple[float, int, bytearray]]]] = {}
         count = 0
         for offset, service, found, run in _runs(turns):
-            if isinstance(run, bytes):
+            if isinstance(run, bytearray):
                 packed.setdefault(id(found.abouts), (found, []))[1].append((offset, count, run))
                 count += len(run) // packing.RECORD.size
                 continue
@@ -205,8 +205,8 @@ class Columns:
         if details:
             texts = [_json(details[row]) if row in details else None for row in range(count)]
             made["details"] = pa.array(texts, pa.string())
-        arrays = [made[name] if name in made else self._constant(name, None, count) for name in FILE_SCHEMA.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA)
+        arrays = [made[name] if name in made else self._constant(name, None, count) for name in ROWS_SCHEMA.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
 
     def _column(self, name: str, values: Any, count: int, details: dict[int, dict[str, Any]]) -> Any:
         if isinstance(values, pa.Array):
@@ -222,7 +222,7 @@ class Columns:
         try:
             if events.FIELDS[name].type is int and float in (type(first), type(values[-1])):
                 return _cut_off(values)
-            return pa.array(values, FILE_SCHEMA.field(name).type)
+            return pa.array(values, ROWS_SCHEMA.field(name).type)
         except _WRONG:
             return _fitted(name, values, details)
 
@@ -230,9 +230,16 @@ class Columns:
         """Give a column of one value; the last one of its name is kept, since it will be asked for again."""
         known = self._same.get(name)
         if known is None or known[0] != value or len(known[1]) < count:
-            scalar = pa.scalar(value, FILE_SCHEMA.field(name).type)
-            known = self._same[name] = (value, pa.repeat(scalar, max(count, 8192)))
+            known = self._same[name] = (value, _repeated(value, ROWS_SCHEMA.field(name).type, max(count, 8192)))
         return known[1].slice(0, count)
+
+
+def _repeated(value: Any, kind: Any, count: int) -> Any:
+    if value is None:
+        return pa.nulls(count, kind)
+    if pa.types.is_dictionary(kind):
+        return numbered_texts([value], np.zeros(count, np.int32))
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _runs(turns: Iterable[Turn]) -> Iterator[tuple[float, str, Any, packing.Run | Sequence[Event]]]:
@@ -320,7 +327,7 @@ def _fitted(name: str, values: Sequence[Any], details: dict[int, dict[str, Any]]
         if fitting is None and value is not None:
             details.setdefault(row, {})[name] = value
         found.append(fitting)
-    return pa.array(found, FILE_SCHEMA.field(name).type)
+    return pa.array(found, ROWS_SCHEMA.field(name).type)
 
 
 def _text(value: Any) -> str | None:

@@ -71,7 +71,7 @@ class Records(NamedTuple):
         ]
 
 
-def joined(kind: EventKind, abouts: Sequence[packing.About], parts: Sequence[tuple[float, int, bytes]]) -> Records:
+def joined(kind: EventKind, abouts: Sequence[packing.About], parts: Sequence[tuple[float, int, bytearray]]) -> Records:
     """Put records of some turns together: what to add to their times, how many events were told before, and they."""
     rows = np.frombuffer(b"".join(records for *_, records in parts), RECORDS)
     lengths = [len(records) // RECORDS.itemsize for *_, records in parts]
@@ -89,5 +89,19 @@ def _used(about: Any, most: int) -> tuple[Sequence[int], Any]:
 
 
 def _texts(texts: list[str | None], rows: Any) -> Any:
-    found = pa.array(texts, pa.string())  # first of all, since it says whether they are texts
-    return texts[0] if texts.count(texts[0]) == len(texts) else found.take(pa.array(rows))
+    if texts.count(texts[0]) == len(texts):
+        pa.array(texts[:1], pa.string())  # says whether it is a text
+        return texts[0]
+    return numbered_texts(texts, rows)
+
+
+def numbered_texts(texts: Sequence[str | None], rows: Any) -> Any:
+    """Give a column of texts: for each row, which of them it has. A text may stand among them twice."""
+    different = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    if len(different) != len(texts):
+        rows = np.array([different[text] for text in texts], np.int32)[rows]
+    mask = rows == different[None] if None in different else None
+    # the numbers go on, so that of what has none there may be one, too; it is never looked at
+    return pa.DictionaryArray.from_arrays(
+        pa.array(rows, mask=mask), pa.array(["" if text is None else text for text in different], pa.string())
+    )

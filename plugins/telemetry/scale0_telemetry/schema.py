@@ -40,5 +40,13 @@ _METADATA = {METADATA_KEY: str(events.VERSION).encode()}
 FILE_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()], metadata=_METADATA)
 """What is in a Parquet file."""
 
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_REPEATED = {name for name, (kind, _) in COLUMNS.items() if kind == pa.string()} - {"details"}
+
+ROWS_SCHEMA = pa.schema(
+    [(name, _TEXT if name in _REPEATED else kind) for name, (kind, _) in COLUMNS.items()], metadata=_METADATA
+)
+"""The same in memory: of texts that stand in many rows, each row has a number. Parquet files have them so, too."""
+
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in {**COLUMNS, **PARTITIONS}.items()], metadata=_METADATA)
 """What is in a pipe, and what a reader of files gets that looks at their paths."""

@@ -149,14 +149,14 @@ class _OpenFile:
     rows: int = 0
 
     @classmethod
-    def make(cls, folder: Path, name: str, compression: str) -> _OpenFile:
+    def make(cls, folder: Path, name: str, compression: str, schema: Any) -> _OpenFile:
         new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f".{name}{SUFFIX}"
         sink = pa.OSFile(str(path), "wb")
         try:
             writer = pq.ParquetWriter(
-                sink, FILE_SCHEMA, compression=compression, use_dictionary=_DICTIONARIES, column_encoding=_DELTAS,
+                sink, schema, compression=compression, use_dictionary=_DICTIONARIES, column_encoding=_DELTAS,
                 write_statistics=["seq", "ts", "service"], store_schema=False,
             )  # fmt: skip
         except BaseException:
@@ -240,7 +240,10 @@ class Segments:
         return count
 
     def write(self, kind: str, date: datetime.date, batch: Any, now: float = 0.0) -> None:
-        """Take a record batch of FILE_SCHEMA, of one kind and one day, in order of ``seq``."""
+        """Take a record batch of ROWS_SCHEMA or FILE_SCHEMA, of one kind and one day, in order of ``seq``.
+
+        All batches that go to one of these have the same of the two.
+        """
         if batch.num_rows == 0:
             return
         shelf = self._shelves.get((date, kind))
@@ -284,8 +287,10 @@ class Segments:
                 first = shelf.waiting[0].column("seq")[0].as_py()
                 name = f"{self._prefix}{self._epoch}-{first}"
                 folder = folder_of(self.folder, shelf.kind, shelf.date)
-                shelf.file = _OpenFile.make(folder, name, self.limits.compression)
-            shelf.file.writer.write_table(pa.Table.from_batches(shelf.waiting), row_group_size=4 * GROUP_ROWS)
+                shelf.file = _OpenFile.make(folder, name, self.limits.compression, shelf.waiting[0].schema)
+            # texts that are numbered alike in all batches are written by their numbers, which is half of the work
+            rows = pa.Table.from_batches(shelf.waiting).unify_dictionaries()
+            shelf.file.writer.write_table(rows, row_group_size=4 * GROUP_ROWS)
             shelf.file.rows += shelf.rows
             shelf.clear()
         if shelf.file is not None and (finish or shelf.file.sink.tell() >= self.limits.segment_bytes):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scale0_core.api import EventKind, Packing, events
 from scale0_core.api import packing as forms
 from scale0_telemetry.columns import DAY_US, Columns
-from scale0_telemetry.schema import FILE_SCHEMA, SCHEMA
+from scale0_telemetry.schema import FILE_SCHEMA, ROWS_SCHEMA, SCHEMA
 
 RECORD = forms.RECORD
 
@@ -29,7 +29,7 @@ def rows_of(batches):
     rows = []
     for kind, day, batch in batches:
         batch.validate(full=True)
-        assert batch.schema.equals(FILE_SCHEMA, check_metadata=True)
+        assert batch.schema.equals(ROWS_SCHEMA, check_metadata=True)
         date = datetime.date(1970, 1, 1) + datetime.timedelta(day)
         rows += [{"kind": kind, "date": date, **row} for row in batch.to_pylist()]
     rows.sort(key=lambda row: row["seq"])
@@ -253,7 +253,7 @@ def packed_turn(packing, numbers, turn):
         if len(each) == 5 and isinstance(each[4], tuple):
             if each[4] not in numbers:
                 packing.number(numbers, each[4], each[4])
-            told.append(RECORD.pack(*each[:4], numbers[each[4]]))
+            packing.add(told, *each[:4], numbers[each[4]])
         else:
             told.append(each)
     return packing.told(told)
@@ -280,8 +280,10 @@ def test_packed_events_give_the_same_rows_as_tuples(turns, rate, anew):
 
 def test_packed_events_that_make_no_sense_are_counted_and_left_out():
     packing, columns = Packing(events.TASK), Columns("left", 7)
-    good = RECORD.pack(3.0, 1.0, 2.0, 100, packing.number({}, "", ("echo", None, "g", "ok")))
-    told = [good, RECORD.pack(3.0, 1.0, 2.0, 100, 1), b"short", RECORD.pack(math.nan, 1.0, 2.0, 1, 0), good]
+    about = packing.number({}, "", ("echo", None, "g", "ok"))
+    records = [(3.0, 1.0, 2.0, 100, about), (3.0, 1.0, 2.0, 100, 1), (math.nan, 1.0, 2.0, 1, 0)]
+    good, unknown, never = (bytearray(RECORD.pack(*record)) for record in records)
+    told = [good, unknown, b"short", never, good]
     rows = rows_of(columns.convert([(NOON, [("scale0", packing.told(told))])]))
     assert [(row["seq"], row["service"], "peer" in row) for row in rows] == [(1, "echo", False), (2, "echo", False)]
     assert columns.lost == {"malformed": 3}

@@ -65,7 +65,7 @@ def test_what_is_read_is_what_was_written(tmp_path, source):
     segments.close()
     [segment] = segments_in(tmp_path)
     table = pq.ParquetFile(segment.path).read()
-    assert table.equals(pa.Table.from_batches(batches))
+    assert table.equals(pa.Table.from_batches(batches).cast(FILE_SCHEMA))
     assert pq.read_schema(segment.path).metadata[b"scale0.events"] == b"1"
     assert table.schema.names == FILE_SCHEMA.names
     assert ds.dataset(tmp_path, partitioning="hive").to_table().column("kind").unique().to_pylist() == ["task"]

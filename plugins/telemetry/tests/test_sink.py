@@ -82,7 +82,7 @@ def test_packed_events_are_stored_or_counted_too(sink, tmp_path):
     one, packing = sink(max_queue=100), Packing(events.TASK)
     record = RECORD.pack(1.5, 1.0, 1.25, 100, packing.number({}, "", ("echo", "worker", "g", "ok")))
     for _ in range(5):
-        one.offer(BatchReport(1.5, 0.25, {}, 0, (), [("scale0", packing.told([record] * 29 + [TASK]))]))
+        one.offer(BatchReport(1.5, 0.25, {}, 0, (), [("scale0", packing.told([bytearray(record * 29), TASK]))]))
     one.start()
     one.stop(60)
     rows = stored(tmp_path)

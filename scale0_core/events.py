@@ -107,7 +107,11 @@ PIPE_READ = _kind(
     "chunks were read from a pipe, by all who were to have them; otherwise as `pipe_write`",
     "subject", "count", "bytes",
 )  # fmt: skip
-KEY_CHANGE = _kind("key_change", "a key was set or deleted", "service", "peer", "subject", "outcome", "bytes")
+KEY_CHANGE = _kind(
+    "key_change",
+    "a key was set or deleted; no service tells of it yet: it is for Clone, which is planned",
+    "service", "peer", "subject", "outcome", "bytes",
+)  # fmt: skip
 SONG_SEARCH = _kind(
     "song_search",
     "a music server answered a search of a client; `subject`: the song, for searches by its name; `text`: the words of"

@@ -2,31 +2,39 @@
 
 Chunks are numbered, so that one that is sent again is not stored again. What the pipe does not take waits in memory up
 to a bound; beyond it, events are dropped and counted.
+
+The broker counts links to a pipe and does not know whose they are. So the pipe is opened once, also if the connection
+breaks; again only if the broker does not know it any more, or made it anew. In the end it is closed.
 """
 # does I/O: a socket, used by one thread
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import zmq
 
-from scale0_core.api import get_logger, printable
+from scale0_core.api import MIB, get_logger, printable
 from scale0_telemetry.columns import Batch
 from scale0_telemetry.schema import SCHEMA
 
 LOG = get_logger("plugin.telemetry")
 
-PIPE = "pipe"
+PIPE, LARGE = "pipe", "large"
 """Why events are lost."""
 
+PUT_BYTES = 4 * MIB
+"""Bytes of chunks in a request, at most. A broker takes 16 MiB unless it is set otherwise, and drops the connection of
+whoever sends more: such a chunk would be sent again for ever. Spark takes 64 MiB."""
+
 CHUNK_ROWS = 8192
-PUT_BYTES = 4 << 20
-"""Rows in a chunk, and bytes of chunks in a request, at most; a request has one chunk at least."""
+CHUNK_BYTES = PUT_BYTES - 4
+"""Rows and bytes in a chunk, at most: with its length in front of it, it fits into a request."""
 
 WAIT_MS = 10_000
 """How long the broker may wait for room in the pipe before it refuses."""
@@ -34,11 +42,22 @@ WAIT_MS = 10_000
 SILENCE = 15.0
 """Seconds without an answer after which the request is sent again, on a new connection."""
 
+GOODBYE = 0.5
+"""Seconds in which the link to the pipe is given back; then it is left."""
+
 PATIENCE = 0.05
-"""Seconds that a step waits for an answer; it comes in the next step otherwise."""
+"""Seconds that a step waits for an answer, or for a connection; it comes in the next step otherwise."""
+
+ROOM = 1.0
+"""Seconds that a burst waits for room here, before events are dropped; once, until the pipe takes something again."""
 
 _AGAIN = {b"408", b"429", b"507"}
 """Errors that pass: the pipe is full, or the disk."""
+
+_ANSWERS = {b"OPEN": b"OK", b"INFO": b"INFO", b"PUT": b"OK", b"CLOSE": b"OK"}
+"""The first word of the answer to each request; an error and a probe may come instead."""
+
+_NO_EVENTS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
 class Chunk(NamedTuple):
@@ -48,22 +67,54 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-def encoded(batches: Sequence[Batch]) -> Chunk:
-    """Make a chunk of batches of any kinds."""
+def cut(
+    batches: Sequence[Batch], most_rows: int = CHUNK_ROWS, most_bytes: int = CHUNK_BYTES
+) -> tuple[list[Chunk], int]:
+    """Make chunks of batches of any kinds; give them, and how many events are too large for any chunk."""
     tables = [pa.Table.from_batches([_with_partitions(batch)]) for batch in batches]
-    whole = pa.concat_tables(tables).combine_chunks().to_batches()
-    rows = whole[0]
+    chunks: list[Chunk] = []
+    too_large = 0
+    for rows in pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=most_rows):
+        for piece in _halved(rows, most_bytes):
+            if _size(piece) <= most_bytes:
+                chunks.append(_encoded(piece))
+            else:
+                too_large += piece.num_rows
+    return chunks, too_large
+
+
+def _halved(rows: Any, most_bytes: int) -> Iterator[Any]:
+    """Cut rows in halves until each part is small enough, or one row."""
+    if rows.num_rows <= 1 or _size(rows) <= most_bytes:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halved(rows.slice(0, half), most_bytes)
+    yield from _halved(rows.slice(half), most_bytes)
+
+
+def _encoded(rows: Any) -> Chunk:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(rows)
     return Chunk(rows.num_rows, sink.getvalue().to_pybytes())
 
 
+def _size(rows: Any) -> int:
+    """Say how many bytes the stream of some rows has, without making it."""
+    return _AROUND + int(pa.ipc.get_record_batch_size(rows))
+
+
 def _with_partitions(batch: Batch) -> Any:
     count = batch.rows.num_rows
     kind = pa.repeat(pa.scalar(batch.kind, pa.string()), count)
     date = pa.repeat(pa.scalar(batch.day, pa.int32()), count).cast(pa.date32())
-    return pa.RecordBatch.from_arrays([*batch.rows.columns, kind, date], schema=SCHEMA)
+    columns = [column.cast(field.type) for column, field in zip(batch.rows.columns, SCHEMA, strict=False)]
+    return pa.RecordBatch.from_arrays([*columns, kind, date], schema=SCHEMA)
+
+
+_AROUND: int = len(_encoded(_NO_EVENTS).data) - pa.ipc.get_record_batch_size(_NO_EVENTS)
+"""Bytes of a stream beside its rows: the schema and the end."""
 
 
 class Publisher:
@@ -81,11 +132,17 @@ class Publisher:
         self._bytes = 0
         self._first = 1
         """The number of the first chunk that waits."""
-        self._in_flight = 0
-        """Chunks of the request that is not answered yet."""
+        self._verb, self._in_flight = b"", 0
+        """What was asked and is not answered yet, and how many chunks are in that request."""
         self._asked: float | None = None
-        self._opened = False
+        self._linked = self._known = False
+        """Whether a link to the pipe is this publisher's, and whether that is so on this connection."""
+        self._made: float | None = None
+        """Tells the pipe that was opened from another of its name."""
+        self._leaving = False
         self._told = False
+        self._stuck = False
+        """Whether nothing was taken since there was no more room here."""
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
 
@@ -99,11 +156,15 @@ class Publisher:
     def step(self, patience: float = PATIENCE) -> None:
         """Send what waits, as far as the pipe takes it; wait no longer than that for answers."""
         self._close_chunk()
+        self._converse(patience)
+
+    def _converse(self, patience: float) -> None:
         end = time.monotonic() + patience
-        while self._asked is not None or self._ask():
+        while self._asked is not None or self._ask(end):
             socket = self._connected()
-            if not socket.poll(max(0, round((end - time.monotonic()) * 1000))):
+            if not socket.poll(_left(end)):
                 if self._asked is not None and time.monotonic() - self._asked > SILENCE:
+                    self._tell("the pipe does not answer; it is asked again", pipe=printable(self._pipe))
                     self._disconnect()
                 return
             if not self._answered(socket.recv_multipart()):
@@ -116,8 +177,11 @@ class Publisher:
         self._chunks.clear()
         self._bytes = self._in_flight = 0
 
-    def close(self) -> None:
-        """Close the socket."""
+    def close(self, patience: float = 0.0) -> None:
+        """Close the socket; before that the pipe, if there is time for it."""
+        if patience and self._socket is not None:
+            self._leaving, self._known, self._asked = True, False, None  # what else was asked is not waited for
+            self.step(patience)
         self._disconnect()
         if self._context is not None:
             self._context.term()
@@ -128,53 +192,97 @@ class Publisher:
             return
         batches, self._batches = self._batches, []
         rows, self._batch_rows = self._batch_rows, 0
-        if self._bytes >= self._most_bytes:
-            self.lost[PIPE] += rows
-            self._tell("the pipe takes no events; they are dropped", pipe=printable(self._pipe))
+        if not self._has_room(rows):
             return
-        chunk = encoded(batches)
-        self._chunks.append(chunk)
-        self._bytes += len(chunk.data)
+        chunks, too_large = cut(batches)
+        if too_large:
+            self.lost[LARGE] += too_large
+            LOG.warning("events are too large for a pipe", events=too_large, most_bytes=CHUNK_BYTES)
+        for chunk in chunks:
+            if self._has_room(chunk.rows):
+                self._chunks.append(chunk)
+                self._bytes += len(chunk.data)
 
-    def _ask(self) -> bool:
+    def _has_room(self, rows: int) -> bool:
+        """Tell whether more may wait; if not, count these rows as lost."""
+        if self._bytes >= self._most_bytes and not self._stuck:
+            self._converse(ROOM)  # a burst may be more than what may wait, and the pipe quick
+            self._stuck = self._bytes >= self._most_bytes
+        if self._bytes < self._most_bytes:
+            return True
+        self.lost[PIPE] += rows
+        self._tell("the pipe takes no events; they are dropped", pipe=printable(self._pipe))
+        return False
+
+    def _ask(self, end: float) -> bool:
         """Send the next request, if there is one to send and somebody to send it to."""
-        if not self._chunks:
+        request, count = self._next_request()
+        if not request:
             return False
-        request = [b"OPEN", self._pipe]
-        count = 0
-        if self._opened:
-            batch: list[bytes] = []
-            size = 0
-            for chunk in self._chunks:
-                if batch and size + len(chunk.data) > PUT_BYTES:
-                    break
-                batch += [len(chunk.data).to_bytes(4, "big"), chunk.data]
-                size += len(chunk.data)
-                count += 1
-            request = [b"PUT", self._pipe, self._writer, b"%d" % self._first, b"".join(batch), b"%d" % WAIT_MS]
         try:
-            self._connected().send_multipart(request, zmq.DONTWAIT)
+            socket = self._connected()
+            if not socket.poll(_left(end), zmq.POLLOUT):
+                return False
+            socket.send_multipart(request, zmq.DONTWAIT)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             self._tell("the pipe cannot be reached", error=str(error))
             return False
-        self._asked, self._in_flight = time.monotonic(), count
+        self._asked, self._verb, self._in_flight = time.monotonic(), request[0], count
         return True
+
+    def _next_request(self) -> tuple[list[bytes], int]:
+        """Give what is to be asked next, and how many chunks are in it; nothing when all is done."""
+        if not (self._linked if self._leaving else self._chunks):
+            return [], 0
+        if not self._linked:
+            return [b"OPEN", self._pipe], 0
+        if not self._known:
+            return [b"INFO", self._pipe], 0
+        if self._leaving:
+            return [b"CLOSE", self._pipe], 0
+        return self._put()
+
+    def _put(self) -> tuple[list[bytes], int]:
+        batch: list[bytes] = []
+        size = count = 0
+        for chunk in self._chunks:
+            size += 4 + len(chunk.data)
+            if size > PUT_BYTES:
+                break
+            batch += [len(chunk.data).to_bytes(4, "big"), chunk.data]
+            count += 1
+        return [b"PUT", self._pipe, self._writer, b"%d" % self._first, b"".join(batch), b"%d" % WAIT_MS], count
 
     def _answered(self, answer: Sequence[bytes]) -> bool:
         """Look at an answer; tell whether it makes sense to go on at once."""
-        if answer[0] not in (b"OK", b"ERROR"):
+        verb, count = self._verb, self._in_flight
+        if answer[0] not in (b"ERROR", _ANSWERS.get(verb)):
             return True
-        self._asked, count, self._in_flight = None, self._in_flight, 0
-        if answer[0] == b"OK":
-            self._opened = True
+        self._asked, self._in_flight = None, 0
+        if answer[0] == b"ERROR":
+            return self._refused(verb, bytes(answer[1]) if len(answer) > 1 else b"", count)
+        if verb == b"OPEN":
+            self._linked, self._known, self._made = True, False, None
+        elif verb == b"INFO":
+            self._look(_made_in(answer))
+        elif verb == b"CLOSE":
+            self._linked = False
+        else:
             self._drop(count)
-            self._told = False if count else self._told
-            return True
-        code = bytes(answer[1]) if len(answer) > 1 else b""
-        if code == b"404" and count:
-            self._opened = False
+            self._told = self._stuck = False
+        return True
+
+    def _look(self, made: float | None) -> None:
+        """See whether the pipe is the one that was opened."""
+        self._known = self._made in (None, made)
+        self._linked = self._known
+        self._made = made
+
+    def _refused(self, verb: bytes, code: bytes, count: int) -> bool:
+        if code == b"404" and verb != b"OPEN":
+            self._linked = False
             return True
         self._tell("the pipe refuses events", pipe=printable(self._pipe), code=printable(code))
         if code == b"409":  # it knows another writer of this name; under a new one any number may come first
@@ -208,9 +316,24 @@ class Publisher:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self._opened, self._asked, self._in_flight = False, None, 0
+        self._linked = self._linked and self._made is not None  # rather a link too many than another's
+        self._known, self._asked, self._in_flight = False, None, 0
 
     def _tell(self, text: str, **about: str) -> None:
         if not self._told:
             self._told = True
             LOG.warning(text, address=self._address, **about)
+
+
+def _left(end: float) -> int:
+    """Give the milliseconds until then."""
+    return max(0, round((end - time.monotonic()) * 1000))
+
+
+def _made_in(answer: Sequence[bytes]) -> float | None:
+    """Say when the pipe was made, of the broker's account of it; None if it has no links, or the account is none."""
+    try:
+        row = json.loads(answer[1])
+        return float(row["made"]) if row["links"] else None
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+        return None

@@ -32,7 +32,12 @@ class TelemetrySettings:
 
     files: bool = setting(True, "Write events into Parquet files.")
     folder: str = setting("", "Where the files are; empty: telemetry in the broker's data folder.")
-    segment_bytes: int = setting(64 * MIB, "A file of this size is finished and the next one begun.", validator=ge(KIB))
+    segment_bytes: int = setting(
+        64 * MIB,
+        "A file of this size is finished and the next one begun. It is looked at when a group of rows was written, of"
+        " 131,072 events or 16 MiB in memory, or of more that came at once; so a file may be larger by one group.",
+        validator=ge(KIB),
+    )
     segment_seconds: float = setting(
         300.0, "A file of this age is finished; so many seconds of events a crash may cost.", validator=gt(0)
     )
@@ -41,7 +46,9 @@ class TelemetrySettings:
         "Bytes of all files of this broker; the oldest are removed when there are more. 0: any.",
         validator=ge(0),
     )
-    pipe: str = setting("", "Name of a pipe to which events are published as Arrow streams; empty: none.")
+    pipe: str = setting(
+        "", "Name of a pipe to which events are published as Arrow streams of up to 4 MiB; empty: none."
+    )
     pipe_address: str = setting(
         "ipc://{runtime}/zpipes", "Where the pipe is: an address of the plugin zpipes, of this broker or another one.",
         validator=_address,

@@ -16,7 +16,7 @@ from pathlib import Path
 from scale0_core.api import BatchReport, BrokerContext, Event, PackedEvents, RunningBroker, events, get_logger
 from scale0_telemetry.columns import Columns, Told, Turn
 from scale0_telemetry.load import Gauge, lost_events
-from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.publisher import GOODBYE, Publisher
 from scale0_telemetry.segments import Limits, Segments
 from scale0_telemetry.settings import TelemetrySettings
 
@@ -135,8 +135,7 @@ class Sink:
             if not self._stopping:
                 self._guarded(self._round)
         self._guarded(self._finish)
-        if self._publisher is not None:
-            self._guarded(self._publisher.close)
+        self._guarded(self._leave_pipe)
 
     def _clean(self) -> None:
         if self._segments is not None and (left := self._segments.clean()):
@@ -184,6 +183,10 @@ class Sink:
         lost = self._take_lost()
         if lost:
             LOG.warning("events were lost at the end", **lost)
+
+    def _leave_pipe(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close(min(self._stop_pipe, GOODBYE))
 
     def _take(self) -> list[Turn]:
         """Take some turns off the queue: half of what waits, within bounds."""

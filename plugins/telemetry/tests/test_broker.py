@@ -1,6 +1,7 @@
 """Telemetry in a real broker, with real clients and workers, and files that pyarrow reads back."""
 
 import importlib.metadata
+import json
 import time
 
 import pyarrow as pa
@@ -9,7 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import zmq
 
+from scale0_core.api import BatchReport, BrokerContext, Packing, RunningBroker, events
 from scale0_core.client import Client, Worker
+from scale0_telemetry.columns import Columns
+from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.settings import TelemetrySettings
+from scale0_telemetry.sink import Sink
+
+TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
 
 def settings(**telemetry):
@@ -196,3 +204,99 @@ def test_the_broker_of_the_pipe_may_come_later_and_be_killed(scale0_broker):
     assert sum(row["kind"] == "task" for row in rows) == 50
     assert len({(row["epoch"], row["seq"]) for row in rows}) == len(rows)
     assert broker.stop() == 0
+
+
+def told_of(address):
+    """Ask for all about the pipe; nothing if it is not there."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        word, *answer = ask(socket, b"INFO", b"events")
+        return json.loads(answer[0]) if word == b"INFO" else {}
+
+
+def numbers_in_pipe(address, want, seconds=60):
+    """Read the pipe until so many events are there, and give their numbers."""
+    numbers = []
+    end = time.monotonic() + seconds
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        ask(socket, b"OPEN", b"events")
+        ask(socket, b"GROUP", b"events", b"reader", b"first")
+        start = b"1"
+        while len(numbers) < want:
+            assert time.monotonic() < end, f"{len(numbers)} events came"
+            _, start, batch = ask(socket, b"FETCH", b"events", b"reader", start, b"100", b"1000000", b"1000")
+            while batch:
+                size = int.from_bytes(batch[8:12], "big")
+                with pa.ipc.open_stream(batch[12 : 12 + size]) as reader:
+                    numbers += reader.read_all().column("seq").to_pylist()
+                batch = batch[12 + size :]
+            ask(socket, b"ACK", b"events", b"reader", b"%d" % (int(start) - 1))
+    return numbers
+
+
+@needs_pipes
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_burst_of_events_reaches_the_pipe(scale0_broker, tmp_path, packed):
+    """More at once than a pipe takes in one message, and than may wait here."""
+    address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
+    context = BrokerContext(name="left", runtime_dir=str(tmp_path), data_dir=str(tmp_path), group="north")
+    running = RunningBroker(name="left", wire="native", addresses={}, counts={})
+    sink = Sink(TelemetrySettings(files=False, pipe="events", pipe_address=address), context, running)
+    told = [(events.TASK, 1.5, "echo", "worker" * 20, "north", "ok", 10, 20, 100)] * 150_000
+    if packed:
+        packing = Packing(events.TASK)
+        about = packing.number({}, 0, ("echo", "worker" * 20, "north", "ok"))
+        records = []
+        for _ in told:
+            packing.add(records, 1.5, 1.0, 1.25, 100, about)
+        told = packing.told(records)
+    sink.offer(BatchReport(1.5, 0.25, {}, 0, (), [("scale0", told)]))
+    sink.start()
+    assert numbers_in_pipe(address, 150_000)[:150_000] == list(range(1, 150_001))
+    sink.stop(60)
+    assert told_of(address)["links"] == 1, "that of the reader above, which did not close it"
+
+
+@needs_pipes
+def test_a_publisher_has_one_link_however_often_it_connects(scale0_broker):
+    address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
+    publisher = Publisher(address, b"events", b"me", 1 << 20)
+    columns = Columns("left", 7)
+
+    def publish():
+        chunks = told_of(address).get("chunks", 0)
+        publisher.put(columns.convert([(1772366400.0, [("scale0", [TASK])])]))
+        end = time.monotonic() + 60
+        while told_of(address).get("chunks", 0) == chunks:
+            assert time.monotonic() < end
+            publisher.step()
+
+    for _ in range(3):
+        publish()
+        assert told_of(address)["links"] == 1
+        publisher._disconnect()
+    publish()
+    publisher.close(60)
+    assert told_of(address)["links"] == 0
+
+
+@needs_pipes
+def test_an_empty_pipe_is_forgotten_with_the_broker_that_published_to_it(scale0_broker):
+    pipes = scale0_broker(["zpipes"])
+    address = pipes.address("zpipes", "pipes", 1)
+    for _ in range(2):
+        broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_address=address, load_interval=0.1))
+        end = time.monotonic() + 60
+        while told_of(address).get("links") != 1:
+            assert time.monotonic() < end, broker.text()
+            time.sleep(0.05)
+        assert broker.stop() == 0
+        assert told_of(address)["links"] == 0
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        ask(socket, b"PURGE", b"events")
+    assert told_of(address) == {}

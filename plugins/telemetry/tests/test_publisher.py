@@ -1,6 +1,8 @@
 """Events in a pipe: against a peer that answers as a test wants, over real sockets."""
 
 import datetime
+import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -8,9 +10,9 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_core.api import events
+from scale0_core.api import EventKind, events
 from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import Publisher, encoded
+from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
@@ -48,9 +50,33 @@ class Peer:
     def answer(self, *frames):
         self.socket.send_multipart([self.peer, *frames])
 
-    def opened(self):
+    def opened(self, made=1.5):
         assert self.asked() == [b"OPEN", b"events"]
         self.answer(b"OK")
+        self.found(made)
+
+    def found(self, made=1.5, links=1):
+        assert self.asked() == [b"INFO", b"events"]
+        self.answer(b"INFO", json.dumps({"made": made, "links": links}).encode())
+
+    def said_while(self, work, *answers):
+        """Give what is asked while something is done, and answer."""
+        said = []
+        with ThreadPoolExecutor(1) as pool:
+            doing = pool.submit(work)
+            while not doing.done():
+                if self.socket.poll(20):
+                    self.peer, *request = self.socket.recv_multipart()
+                    said.append(request)
+                    self.answer(*answers[len(said) - 1])
+            doing.result()
+        return said
+
+    def cut_off(self, monkeypatch):
+        """Have the publisher think that nobody answers."""
+        with monkeypatch.context() as patch:
+            patch.setattr("scale0_telemetry.publisher.SILENCE", 0.0)
+            self.publisher.step(0.0)
 
 
 @pytest.fixture
@@ -71,7 +97,8 @@ def chunks(batch):
 
 def test_a_chunk_is_a_stream_of_one_record_batch_of_all_kinds():
     batches = Columns("left", 7).convert([(NOON, [("scale0", [TASK, TASK]), ("zpipes", [READ])])])
-    chunk = encoded(batches)
+    [chunk], too_large = cut(batches)
+    assert not too_large
     with pa.ipc.open_stream(chunk.data) as reader:
         assert reader.schema.equals(SCHEMA, check_metadata=True)
         [rows] = reader
@@ -80,6 +107,71 @@ def test_a_chunk_is_a_stream_of_one_record_batch_of_all_kinds():
         ("task", datetime.date(2026, 3, 1), 1), ("task", datetime.date(2026, 3, 1), 2),
         ("pipe_read", datetime.date(2026, 3, 1), 3),
     ]  # fmt: skip
+
+
+def numbers(chunk):
+    """Give the numbers of the events in a chunk."""
+    with pa.ipc.open_stream(chunk.data) as reader:
+        [rows] = reader
+    assert rows.num_rows == chunk.rows
+    return rows.column("seq").to_pylist()
+
+
+def single(batches):
+    """Cut batches into such of one event."""
+    return [batch._replace(rows=batch.rows.slice(row, 1)) for batch in batches for row in range(batch.rows.num_rows)]
+
+
+TEXTS = st.integers(0, 12_000).map("x".__mul__) | st.just("")
+MARGIN = 1024
+"""A row may take some bytes more beside others: those that say which values are null."""
+TOLD = st.lists(st.tuples(st.sampled_from("ab"), TEXTS), min_size=1, max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(TOLD, min_size=1, max_size=5), st.integers(1, 40), st.integers(4_000, 20_000))
+def test_any_batches_come_out_in_chunks_within_the_limits(puts, most_rows, most_bytes):
+    kinds = {name: EventKind(name, "", ("subject", "more")) for name in "ab"}
+    columns = Columns("left", 7)
+    batches = []
+    for told in puts:
+        batches += columns.convert([(NOON, [("scale0", [(kinds[name], 1.5, text, text) for name, text in told])])])
+    chunks, too_large = cut(batches, most_rows, most_bytes)
+    assert all(0 < chunk.rows <= most_rows and len(chunk.data) <= most_bytes for chunk in chunks)
+    found = [number for chunk in chunks for number in numbers(chunk)]
+    wanted = [number for batch in batches for number in batch.rows.column("seq").to_pylist()]
+    assert found == [number for number in wanted if number in set(found)], "each at most once, and in order"
+    assert len(found) + too_large == len(wanted)
+    fitting = [batch for batch in single(batches) if cut([batch], 1, most_bytes - MARGIN)[0]]
+    assert set(found) >= {batch.rows.column("seq")[0].as_py() for batch in fitting}
+
+
+def test_a_burst_is_sent_in_requests_that_a_pipe_takes():
+    peer = Peer(most_bytes=64 << 20)
+    try:
+        peer.put(*[TASK] * 40_000)
+        peer.opened()
+        told = []
+        first = 1
+        while len(told) < 40_000:
+            request = peer.asked()
+            found = [pa.ipc.open_stream(chunk).read_all().column("seq").to_pylist() for chunk in chunks(request[4])]
+            assert (request[3], len(request[4]) <= PUT_BYTES) == (b"%d" % first, True)
+            assert max(map(len, found)) <= CHUNK_ROWS
+            told += [number for each in found for number in each]
+            first += len(found)
+            peer.answer(b"OK", b"%d" % first)
+        assert told == list(range(1, 40_001))
+    finally:
+        peer.close()
+
+
+def test_an_event_that_is_too_large_for_a_pipe_is_counted(peer):
+    peer.put(TASK, (events.PIPE_READ, 1.5, "x" * PUT_BYTES, 3, 300), READ)
+    peer.opened()
+    found = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks(peer.asked()[4])]
+    assert [number for table in found for number in table.column("seq").to_pylist()] == [1, 3]
+    assert peer.publisher.lost == {"large": 1}
 
 
 def test_chunks_are_numbered_on(peer):
@@ -136,12 +228,41 @@ def test_silence_makes_a_new_connection(peer, monkeypatch):
     peer.put(TASK)
     peer.opened()
     once, who = peer.asked(), peer.peer
-    with monkeypatch.context() as patch:
-        patch.setattr("scale0_telemetry.publisher.SILENCE", 0.0)
-        peer.publisher.step(0.0)
-    peer.opened()
+    peer.cut_off(monkeypatch)
+    peer.found()
     assert peer.asked() == once
     assert peer.peer != who
+
+
+@pytest.mark.parametrize("found", [{"made": 2.5}, {"links": 0}])
+def test_a_pipe_that_was_made_anew_is_opened_again(peer, monkeypatch, found):
+    peer.put(TASK)
+    peer.opened()
+    once = peer.asked()
+    peer.cut_off(monkeypatch)
+    peer.found(**found)
+    peer.opened(2.5)
+    assert peer.asked() == once
+
+
+def test_a_pipe_is_closed_in_the_end(peer):
+    peer.put(TASK)
+    peer.opened()
+    peer.asked()
+    peer.answer(b"OK", b"2")
+    peer.publisher.step()
+    said = peer.said_while(lambda: peer.publisher.close(20), [b"INFO", b'{"made": 1.5, "links": 1}'], [b"OK"])
+    assert said == [[b"INFO", b"events"], [b"CLOSE", b"events"]]
+
+
+def test_a_link_that_may_be_another_s_is_left_alone(peer):
+    peer.put(TASK)
+    peer.opened()
+    peer.asked()
+    peer.answer(b"OK", b"2")
+    peer.publisher.step()
+    said = peer.said_while(lambda: peer.publisher.close(20), [b"INFO", b'{"made": 2.5, "links": 1}'])
+    assert said == [[b"INFO", b"events"]]
 
 
 def test_the_buffer_is_bounded_and_the_rest_is_counted():
@@ -176,8 +297,10 @@ def test_an_address_that_is_none_is_no_error():
     assert publisher.lost == {"pipe": 1}
 
 
+MADE = b'{"made": 1, "links": 1}'
 ANSWERS = st.lists(
-    st.sampled_from([b"OK", b"ERROR", b"404", b"409", b"429", b"413", b"", b"PROBE"]) | st.binary(max_size=4),
+    st.sampled_from([b"OK", b"INFO", MADE, b"ERROR", b"404", b"409", b"429", b"413", b"", b"PROBE"])
+    | st.binary(max_size=4),
     min_size=1, max_size=4,
 )  # fmt: skip
 
@@ -192,7 +315,8 @@ def test_any_answer_is_taken_and_no_event_is_lost_without_a_count(answers):
     for answer in answers:
         publisher.put(columns.convert([(NOON, [("scale0", [TASK])])]))
         publisher._close_chunk()
-        publisher._asked, publisher._in_flight = 0.0, len(publisher._chunks) if publisher._opened else 0
+        request, publisher._in_flight = publisher._next_request()
+        publisher._asked, publisher._verb = 0.0, request[0]
         before = len(publisher._chunks), sum(publisher.lost.values())
         publisher._answered(answer)
         gone = before[0] - len(publisher._chunks)

@@ -38,6 +38,8 @@ COLUMNS = {
     "dialect": "dialect",
 }  # fmt: skip
 
+GROUP_COLUMNS = {"name": "name", "next": "next", "chunks": "chunks", "bytes": "bytes", "lease": "lease"}
+
 _address = click.option(
     "--address", metavar="ADDRESS", help="Where the pipes are; by default the broker's ipc address."
 )
@@ -327,6 +329,70 @@ def purge(pipe: bytes, address: str | None, broker: str, timeout: float) -> None
     purged = int(answer[1])
     text = f"{purged} chunks of {_safe(pipe)} are gone"
     kit.emit("scale0.zpipes.purged/1", {"name": _safe(pipe), "purged": purged}, show=lambda: click.echo(text))
+
+
+@main.command()
+@_pipe
+@_address
+@_name
+@_timeout
+@kit.output_option
+def groups(pipe: bytes, address: str | None, broker: str, timeout: float) -> None:
+    """List the reader groups of the pipe NAME, and how far each is behind.
+
+    Chunks and bytes are those that wait for the group; next is the number of the first of them. A group that nobody
+    uses any more keeps them until the pipe is full: scale0 zpipes ungroup removes it. One with a lease, of so many
+    seconds, is forgotten by itself.
+
+    \b
+    Examples:
+      scale0 zpipes groups events
+      scale0 zpipes groups events -o json
+    """  # noqa: D301
+    rows = _ask(_place(address, broker), [b"GROUPS", pipe], timeout)["groups"]
+    if kit.output_format() == "table":
+        rows = [row | {"name": _safe(row["name"])} for row in rows]
+    kit.emit("scale0.zpipes.groups/1", rows, columns=GROUP_COLUMNS)
+
+
+@main.command()
+@_pipe
+@click.argument("group", metavar="GROUP", callback=_as_bytes)
+@_address
+@_name
+@_timeout
+@kit.output_option
+def ungroup(*, pipe: bytes, group: bytes, address: str | None, broker: str, timeout: float) -> None:
+    """Remove the reader group GROUP of the pipe NAME, and what was kept for it alone.
+
+    For a reader that is gone for good. A reader that comes back under this name begins anew.
+
+    \b
+    Examples:
+      scale0 zpipes groups events              # which one is far behind?
+      scale0 zpipes ungroup events spark-trends_minute
+    """  # noqa: D301
+    place = _place(address, broker)
+    answer = kit.ask(place, [b"UNGROUP", pipe, group], timeout, remedy=FIX)
+    if answer[:2] == [b"ERROR", b"404"]:
+        what = f"pipe {_safe(pipe)} has no group {_safe(group)}"
+        remedy = f"scale0 zpipes groups {_safe(pipe)} lists its groups"
+        raise kit.NegativeError(what, b": ".join(answer[1:3]).decode(errors="replace"), "nothing was done", remedy)
+    _checked(answer)
+    left = _left(place, pipe, timeout)
+    row = {"name": _safe(pipe), "group": _safe(group), "chunks": left["chunks"], "bytes": left["bytes"]}
+    text = f"group {row['group']} is removed; left in {row['name']}: {row['chunks']} chunks, {row['bytes']} bytes"
+    kit.emit("scale0.zpipes.ungrouped/1", row, show=lambda: click.echo(text))
+    if left["chunks"] and not left["groups"]:
+        kit.say("it was the last group, so what is left waits for the pipe's own reader")
+        kit.say(f"scale0 zpipes purge {row['name']} throws it away")
+
+
+def _left(place: str, pipe: bytes, timeout: float) -> dict[str, Any]:
+    """Look at a pipe, which may be gone with its last group."""
+    answer = kit.ask(place, [b"INFO", pipe], timeout, remedy=FIX)
+    left: dict[str, Any] = {"chunks": 0, "bytes": 0, "groups": {}}
+    return left if answer[:2] == [b"ERROR", b"404"] else json.loads(_checked(answer)[1])
 
 
 @main.command()

@@ -120,6 +120,13 @@ class Log:
         self.floor = floor
         return numbers, sum(map(self._remove, numbers))
 
+    def behind(self) -> dict[bytes, tuple[int, int]]:
+        """Count what waits for each group: chunks, and their bytes."""
+        numbers = sorted(self.chunks)
+        sizes = list(accumulate((len(self.chunks[number]) for number in numbers), initial=0))
+        places = {group: bisect_right(numbers, upto) for group, upto in self.groups.items()}
+        return {group: (len(numbers) - place, sizes[-1] - sizes[place]) for group, place in places.items()}
+
     def chosen(self, start: int, most: int, most_bytes: int) -> tuple[Sequence[int], list[bytes], int]:
         """Give numbers and chunks from a number on, at least one if there is any, and the number after them."""
         number = max(start, self.oldest(self.last + 1))

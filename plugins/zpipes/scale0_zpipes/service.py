@@ -478,6 +478,11 @@ class ZpipesService:
             records.append(Removed(pipe.name, taken))
         return [*self._acknowledged(pipe, log, envelope, records), *self._forget_if_unused(pipe, now)]
 
+    def _list_groups(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
+        log = self._stock.pipe(arguments[0]).log
+        rows = [] if log is None else [_group_row(log, group, *waits) for group, waits in log.behind().items()]
+        return [(SOCKET, (*envelope, b"GROUPS", json.dumps({"groups": rows}).encode()))]
+
     def _without(self, pipe: Pipe, log: Log, group: bytes) -> list[int]:
         """Take a group away; give the chunks that go with it, since the nameless reader is done with them."""
         del log.groups[group]
@@ -631,12 +636,24 @@ class ZpipesService:
         b"ACK": (_ack, 3, 3),
         b"GROUP": (_make_group, 2, 4),
         b"UNGROUP": (_drop_group, 2, 2),
+        b"GROUPS": (_list_groups, 1, 1),
         b"INFO": (_info, 1, 1),
         b"LIST": (_list, 0, 3),
         b"PURGE": (_purge, 1, 1),
         b"PING": (_ping, 0, 0),
     }
     """Each command with the least and the most frames that follow it."""
+
+
+def _group_row(log: Log, group: bytes, chunks: int, size: int) -> dict[str, Any]:
+    return {
+        "name": _text(group),
+        "id": group.hex(),
+        "next": log.groups[group] + 1,
+        "chunks": chunks,
+        "bytes": size,
+        "lease": log.leases.get(group),
+    }
 
 
 def _stream_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -339,6 +339,58 @@ def test_shows_and_purges_a_pipe(here, use):
     assert (done.returncode, json.loads(done.stderr)["why"][:3]) == (1, "404")
 
 
+def test_lists_the_groups_of_a_pipe_and_what_waits_for_them(here, use):
+    fill(here, "x", b"a", b"bc", b"def")
+    for group in (b"billing", b"gone\x1b[2J"):
+        kit.ask(here, [b"GROUP", b"x", group], 5)
+    kit.ask(here, [b"ACK", b"x", b"billing", b"2"], 5)
+    lines = [line.split() for line in use("groups", "x").stdout.decode().splitlines()]
+    assert lines == [
+        ["NAME", "NEXT", "CHUNKS", "BYTES", "LEASE"],
+        ["billing", "3", "1", "3", "-"],
+        ["gone\\x1b[2J", "1", "3", "6", "-"],
+    ]
+    told = json.loads(use("groups", "x", "-o", "json").stdout)
+    assert told["schema"] == "scale0.zpipes.groups/1"
+    assert [(row["name"], row["chunks"], row["bytes"]) for row in told["items"]] == [
+        ("billing", 1, 3), ("gone\x1b[2J", 3, 6)
+    ]  # fmt: skip
+    done = use("groups", "y", "-o", "json")
+    assert (done.returncode, json.loads(done.stderr)["why"][:3]) == (1, "404")
+
+
+def test_removes_a_group_and_what_was_kept_for_it_alone(here, use):
+    fill(here, "x", b"a", b"bc", b"def")
+    for group in (b"billing", b"gone"):
+        kit.ask(here, [b"GROUP", b"x", group], 5)
+    kit.ask(here, [b"ACK", b"x", b"billing", b"2"], 5)
+    done = use("ungroup", "x", "gone")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"group gone is removed; left in x: 1 chunks, 3 bytes\n"
+    done = use("ungroup", "x", "gone", "-o", "json")
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["what"], told["why"][:3]) == (1, "pipe x has no group gone", "404")
+    assert "scale0 zpipes groups x" in told["remedy"]
+
+
+def test_says_who_gets_what_is_left_when_the_last_group_is_removed(here, use):
+    fill(here, "x", b"a", b"bc")
+    kit.ask(here, [b"GROUP", b"x", b"gone"], 5)
+    done = use("ungroup", "x", "gone", "-o", "json")
+    assert json.loads(done.stdout) | {"name": "x", "group": "gone", "chunks": 2, "bytes": 3} == json.loads(done.stdout)
+    assert b"scale0 zpipes purge x" in done.stderr
+    assert chunks_of(here, "x") == [b"a", b"bc"]
+
+
+def test_a_pipe_that_is_not_needed_without_its_group_goes_with_it(here, use):
+    fill(here, "x", b"a")
+    kit.ask(here, [b"GROUP", b"x", b"gone"], 5)
+    kit.ask(here, [b"ACK", b"x", b"gone", b"1"], 5)
+    done = use("ungroup", "x", "gone")
+    assert done.stdout == b"group gone is removed; left in x: 0 chunks, 0 bytes\n"
+    assert use("info", "x").returncode == 1
+
+
 def test_says_at_which_stage_there_is_no_broker(tmp_path):
     for asked in (("ls",), ("read", "x"), ("write", "x"), ("tail", "x")):
         done = run(*asked, "--address", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
@@ -376,6 +428,6 @@ def test_a_person_sees_progress(here, tmp_path):
 
 
 def test_the_help_has_examples():
-    for name in ("--help", "write", "read", "ls", "tail"):
+    for name in ("--help", "write", "read", "ls", "groups", "ungroup", "tail"):
         done = run(*((name,) if name == "--help" else (name, "--help")))
         assert b"Examples:\n" in done.stdout

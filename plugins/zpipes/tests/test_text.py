@@ -53,6 +53,10 @@ class Pipes(Script):
         self.ask("i", "INFO", name)
         return json.loads(self.answer("i", "INFO", ...)[-1])
 
+    def groups(self, name):
+        self.ask("i", "GROUPS", name)
+        return json.loads(self.answer("i", "GROUPS", ...)[-1])["groups"]
+
     def pipes(self, *arguments):
         self.ask("i", "LIST", *arguments)
         return json.loads(self.answer("i", "LIST", ...)[-1])
@@ -204,6 +208,7 @@ def test_a_reader_that_closes_while_it_waits_is_answered(pipes):
         (404, ["CLOSE", "q"]), (404, ["READ", "q"]), (404, ["WRITE", "q", "x"]), (404, ["INFO", "q"]),
         (404, ["PURGE", "q"]),
         (404, ["FETCH", "p", "g", "1", "1", "1", "1"]), (404, ["ACK", "p", "g", "0"]), (404, ["UNGROUP", "p", "g"]),
+        (404, ["GROUPS", "q"]),
         (400, ["FETCH", "p", "", "1", "1", "1", "1"]), (400, ["ACK", "p", "", "1"]), (400, ["GROUP", "p", ""]),
         (410, ["GROUP", "p", "g", "7"]), (400, ["GROUP", "p", "g", "last"]),
         (400, ["PUT", "p", "", "1", ""]), (400, ["PUT", "p", "w", "0", ""]),
@@ -385,6 +390,18 @@ def test_pipes_that_nobody_uses_expire():
     assert [row["name"] for row in script.pipes()["pipes"]] == ["full", "waited"]
     script.sleep(1000)
     assert [row["name"] for row in script.pipes()["pipes"]] == ["waited"]
+
+
+def test_links_that_nobody_closed_do_not_keep_an_empty_pipe():
+    script = Pipes()
+    for peer in ("killed", "killed later"):
+        script.ok(peer, "OPEN", "p")
+    script.write("p", "x")
+    script.read("p", "x")
+    script.ok("w", "CLOSE", "p")
+    assert script.info("p")["links"] == 1, "whose it was is not known"
+    script.sleep(100_000)
+    script.refused(404, "w", "INFO", "p")
 
 
 def test_by_default_chunks_never_expire(pipes):
@@ -578,6 +595,29 @@ def test_after_the_last_group_chunks_stay_for_the_nameless_reader(pipes):
     pipes.write("p", "1", "2")
     pipes.ok("g", "UNGROUP", "p", "g")
     pipes.read("p", "1", "2")
+
+
+def test_groups_are_listed_with_what_waits_for_them(pipes):
+    assert pipes.groups("p") == []
+    pipes.write("p", "1", "12", "123")
+    for group in ("ahead", "b\xff"):
+        pipes.ask("g", "GROUP", "p", group.encode("latin-1"))
+        pipes.answer("g", "OK", "1")
+    pipes.ask("g", "GROUP", "p", "leased", "next", "1500")
+    pipes.answer("g", "OK", "4")
+    pipes.write("p", "1234")
+    pipes.ok("g", "ACK", "p", "ahead", "2")
+    assert pipes.groups("p") == [
+        {"name": "ahead", "id": b"ahead".hex(), "next": 3, "chunks": 2, "bytes": 7, "lease": None},
+        {"name": "b\\xff", "id": "62ff", "next": 1, "chunks": 4, "bytes": 10, "lease": None},
+        {"name": "leased", "id": b"leased".hex(), "next": 4, "chunks": 1, "bytes": 4, "lease": 1.5},
+    ]
+    pipes.ok("g", "UNGROUP", "p", b"b\xff")
+    assert [row["name"] for row in pipes.groups("p")] == ["ahead", "leased"]
+    assert pipes.info("p")["chunks"] == 2, "what was kept for that group alone is gone"
+    pipes.ask("g", "PURGE", "p")
+    pipes.answer("g", "OK", "2")
+    assert [(row["chunks"], row["bytes"]) for row in pipes.groups("p")] == [(0, 0), (0, 0)]
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------

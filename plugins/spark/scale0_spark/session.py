@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from scale0_core.api import Scale0Error
 from scale0_core.cli.kit import Exit, NotReachedError, UsageError
 
-from .java import use_java
+from .archive import archive_options
+from .java import Java, use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,7 @@ PART = "16m"
 """How many bytes a task gets. All that it makes of them is in memory at once; with the default of 128 MB that is so
 much for trends by minute that Java's garbage collector copies it again and again."""
 MOST_MEMORY_GIB = 4
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Where Java takes options from, beside its command line."""
 END = 10.0
@@ -80,6 +82,8 @@ def open_session(
     settings: Mapping[str, str] | None = None,
     ui: bool = False,
     log: Path | None = None,
+    java_options: Sequence[str] | None = None,
+    patience: float = END,
 ) -> Iterator[SparkSession]:
     """Start a Spark session, hand it out, and end it and its Java process.
 
@@ -90,6 +94,9 @@ def open_session(
     :param ui: whether Spark's own pages are served, on loopback.
     :param log: where to write what Spark logs and Java complains of; by default it is shown if the start fails, else
         dropped.
+    :param java_options: options of Java that say where it has its classes from; by default those for the archive that
+        `prepare` made, if there is one. Not for `remote`.
+    :param patience: how many seconds the Java process gets to end by itself.
     """
     check_place(master, remote)
     if remote is not None:
@@ -99,7 +106,10 @@ def open_session(
     folder = Path(tempfile.mkdtemp(prefix="scale0-spark-"))
     try:
         wanted = {**classic_settings(app, master, folder, ui=ui), **(settings or {})}
-        with _started(wanted, folder, log or folder / "java.log", loopback=is_on_loopback(master)) as spark:
+        java = _set_environment(loopback=is_on_loopback(master))
+        options = archive_options(java, os.environ) if java_options is None else java_options
+        wanted[JAVA_OPTIONS] = " ".join([wanted[JAVA_OPTIONS], *(f'"{option}"' for option in options)])
+        with _started(wanted, log or folder / "java.log", patience) as spark:
             yield spark
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,7 +157,7 @@ def classic_settings(app: str, master: str, folder: Path, *, ui: bool) -> dict[s
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_memory_gib()}g",
         "spark.driver.maxResultSize": "2g",
-        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={log_config.as_uri()}", *collector()]),
+        JAVA_OPTIONS: " ".join([f"-Dlog4j2.configurationFile={log_config.as_uri()}", *collector()]),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **_sql_settings(master),
     }
@@ -187,13 +197,12 @@ def _memory_gib() -> int:
 
 
 @contextlib.contextmanager
-def _started(settings: Mapping[str, str], folder: Path, log: Path, *, loopback: bool) -> Iterator[SparkSession]:
+def _started(settings: Mapping[str, str], log: Path, patience: float) -> Iterator[SparkSession]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  Spark would hand out the other one silently
         raise SessionError("a Spark session is open in this process", "there can be one", "", "close the other first")
-    _set_environment(loopback=loopback)
     with log.open("ab") as output:
         context = _context(settings, output, log)
     try:
@@ -201,16 +210,17 @@ def _started(settings: Mapping[str, str], folder: Path, log: Path, *, loopback: 
         yield spark
         spark.stop()
     finally:
-        end_java()
+        end_java(patience)
 
 
-def _set_environment(*, loopback: bool) -> None:
+def _set_environment(*, loopback: bool) -> Java:
     """Have Java and the executors' Python on this machine be those of this process."""
-    use_java(os.environ)
+    java = use_java(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if loopback:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return java
 
 
 def _context(settings: Mapping[str, str], output: IO[bytes], log: Path) -> Any:
@@ -245,7 +255,7 @@ def _lines(log: Path) -> list[str]:
         return []
 
 
-def end_java() -> None:
+def end_java(patience: float = END) -> None:
     """End the Java process of this Python process, if there is one; a later session starts another."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -263,15 +273,15 @@ def end_java() -> None:
         gateway.shutdown()
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is not None:
-        _end(process)
+        _end(process, patience)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()  # Java ends when nobody can write to it
     try:
-        process.wait(END)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

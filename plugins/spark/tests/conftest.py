@@ -29,7 +29,12 @@ THEIR_WARNINGS = (
 
 LONGEST = ["test_streaming.py", "test_cluster.py"]
 
-SMALL = {"spark.driver.memory": "1g"}
+SMALL = {
+    "spark.driver.memory": "1g",
+    # tables of a few rows are made sooner than the code for them; sessions that commands start have code made
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 """All that differs from the session that users get."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"

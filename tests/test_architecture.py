@@ -110,8 +110,9 @@ DOES_IO = {
 }  # fmt: skip
 """Sockets, threads, processes, clocks, and all else that gives another answer the next time, such as chance."""
 
-NO_IO = {"random.Random"}
-"""A generator gives the same numbers for the same seed; that it gets one is looked at below."""
+NO_IO = {"random.Random", "datetime.timedelta"}
+"""A generator gives the same numbers for the same seed; that it gets one is looked at below. A length of time is no
+clock."""
 
 IO_EXCEPTIONS = {
     "scale0_discovery.plugin imports secrets": "a mark of this start, drawn once; the service is handed it",

@@ -47,9 +47,6 @@ ID = ("broker", "epoch", "seq")
 LATE = "1 hour"
 """How late an event may come to a stream, behind the latest one, and still count."""
 
-FILES_PER_BATCH = 64
-"""How many files a batch of a stream takes at most."""
-
 MANY_BLOCKS = 50_000
 """With repeats in more blocks than that, looking at all events alike is the cheaper way."""
 
@@ -83,14 +80,18 @@ def stream_events(
     folder: str,
     kinds: Iterable[str] | None = None,
     *,
-    files_per_batch: int = FILES_PER_BATCH,
+    files_per_batch: int | None = None,
 ) -> DataFrame:
-    """Read stored events of these kinds as a stream that goes on when files are added."""
+    """Read stored events of these kinds as a stream that goes on when files are added.
+
+    A batch takes all files that are new. What is late is decided between batches: with `files_per_batch`, files of one
+    time that come in two batches may make the second of them late, however long ago all of it was stored.
+    """
     wanted = f"{{{','.join(sorted(kinds))}}}" if kinds is not None else "*"
     found = (
         spark.readStream.schema(SCHEMA)
         .option("basePath", folder)
-        .option("maxFilesPerTrigger", files_per_batch)
+        .options(**{} if files_per_batch is None else {"maxFilesPerTrigger": files_per_batch})
         # Spark passes over files that are older than this beside the newest: by default a week, without a word
         .option("maxFileAge", "3650d")
         # a batch may name a file that telemetry has removed since, to keep its quota; it would fail for ever

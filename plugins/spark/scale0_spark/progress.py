@@ -10,9 +10,10 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
+from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -38,13 +39,12 @@ class Work:
     tasks_done: int = 0
     tasks: int = 0
     rows: int = 0
+    bytes: int = 0
+    """What was read, where nobody tells how many rows that is."""
 
     def since(self, before: Work) -> Work:
         """Give what came after an earlier look."""
-        return Work(
-            self.stages_done - before.stages_done, self.stages - before.stages, self.tasks_done - before.tasks_done,
-            self.tasks - before.tasks, self.rows - before.rows,
-        )  # fmt: skip
+        return Work(*(now - then for now, then in zip(attrs.astuple(self), attrs.astuple(before), strict=True)))
 
 
 class Progress:
@@ -84,15 +84,19 @@ class Progress:
             self._shown = 0
 
     @contextlib.contextmanager
-    def during(self, what: str, look: Look = lambda: "") -> Iterator[None]:
-        """Show what is going on, with what a look at it tells, until the block ends; then say how long it took."""
+    def during(self, what: str, look: Look = lambda: "", brief: Look | None = None) -> Iterator[None]:
+        """Show what is going on, with what a look at it tells, until the block ends; then say how long it took.
+
+        `brief` is the look for the one line of a terminal, where that of `look` is too long for it.
+        """
         if self._quiet:
             yield
             return
         began, ended = self._clock(), threading.Event()
         if not self._live:
             self.say(f"{what} ...")
-        thread = threading.Thread(target=self._watch, args=(what, look, began, ended), daemon=True)
+        watched = brief if brief is not None and self._live else look
+        thread = threading.Thread(target=self._watch, args=(what, watched, began, ended), daemon=True)
         thread.start()
         try:
             yield
@@ -145,6 +149,9 @@ def work_line(work: Work, seconds: float) -> str:
     if work.rows:
         parts.append(f"{number(work.rows)} rows")
         parts.append(f"{number(work.rows / max(seconds, 0.001))} rows/s")
+    elif work.bytes:
+        parts.append(f"{number(work.bytes)}B read")
+        parts.append(f"{number(work.bytes / max(seconds, 0.001))}B/s")
     return _line(*parts) if work.stages else ""
 
 
@@ -192,39 +199,120 @@ def _classic_counter(spark: SparkSession) -> Callable[[], Work]:
     return count
 
 
-def total(works: Iterator[Work]) -> Work:
+def total(works: Iterable[Work]) -> Work:
     """Add up."""
-    sums = [0, 0, 0, 0, 0]
+    sums = attrs.astuple(Work())
     for work in works:
-        sums = [have + more for have, more in zip(sums, attrs.astuple(work), strict=True)]
+        sums = tuple(have + more for have, more in zip(sums, attrs.astuple(work), strict=True))
     return Work(*sums)
 
 
+class _Heard:
+    """What a Spark Connect server tells of a session: stages, tasks and bytes of each operation, no rows."""
+
+    def __init__(self) -> None:
+        self._ended = Work()
+        self._open: dict[str, Work] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        parts = [
+            Work(int(one.done), 1, one.num_completed_tasks, one.num_tasks, bytes=one.num_bytes_read)
+            for one in stages or ()
+        ]
+        name = operation_id or ""
+        with self._lock:
+            if parts:
+                self._open[name] = total(parts)
+            if done:
+                self._ended = total([self._ended, self._open.pop(name, Work())])
+
+    def count(self) -> Work:
+        with self._lock:
+            return total([self._ended, *self._open.values()])
+
+
+_HEARD: WeakKeyDictionary[SparkSession, _Heard] = WeakKeyDictionary()
+"""One for each session: Spark keeps what is registered, and calls all of it for each operation."""
+
+
 def _connect_counter(spark: SparkSession) -> Callable[[], Work]:
-    """Count by what a Spark Connect server tells: stages and tasks of each operation, no rows."""
-    operations: dict[str, Work] = {}
-
-    def heard(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        parts = [Work(int(one.done), 1, one.num_completed_tasks, one.num_tasks) for one in stages or ()]
-        if parts:
-            operations[operation_id or ""] = total(iter(parts))
-
-    handler: Any = heard  # Spark's type asks for other names of the arguments than it uses
-    spark.registerProgressHandler(handler)
-    return lambda: total(iter(list(operations.values())))
+    if spark not in _HEARD:
+        handler: Any = _Heard()  # Spark's type asks for other names of the arguments than it uses
+        spark.registerProgressHandler(handler)
+        _HEARD[spark] = handler
+    return _HEARD[spark].count
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-def stream_line(name: str, progress: Mapping[str, Any], now: datetime) -> str:
-    """Write what a streaming query tells of its last batch: its number, rows, rows a second, and how far behind."""
-    parts = [f"{name}: batch {progress.get('batchId', '-')}", f"{number(progress.get('numInputRows') or 0)} rows"]
-    if rate := progress.get("processedRowsPerSecond"):
-        parts.append(f"{number(rate)} rows/s")
-    if newest := (progress.get("eventTime") or {}).get("max"):
-        parts.append(f"lag {_seconds_between(newest, now):.1f} s")
-    return _line(*parts)
+@attrs.frozen
+class Batch:
+    """What a streaming query tells of its last batch, and how many events were too late for any so far."""
+
+    table: str
+    number: int
+    rows: int = 0
+    rate: float = 0.0
+    """Rows a second."""
+    seconds: float = 0.0
+    lag: float | None = None
+    """Seconds since the newest event."""
+    too_late: int = 0
+
+
+def batch_of(table: str, progress: Mapping[str, Any], now: datetime, too_late: int = 0) -> Batch:
+    """Take from the progress of a query what people want to know."""
+    newest = (progress.get("eventTime") or {}).get("max")
+    return Batch(
+        table, int(progress.get("batchId", 0)), int(progress.get("numInputRows") or 0),
+        float(progress.get("processedRowsPerSecond") or 0.0), float(progress.get("batchDuration") or 0) / 1000,
+        None if newest is None else _seconds_between(newest, now), too_late,
+    )  # fmt: skip
+
+
+def dropped(progress: Mapping[str, Any]) -> int:
+    """Give how many events were too late for a batch: Spark left them out."""
+    return sum(int(part.get("numRowsDroppedByWatermark") or 0) for part in progress.get("stateOperators") or ())
+
+
+def stream_line(batch: Batch) -> str:
+    """Write how far a table is: the number of its batch, rows, rows a second, how far behind, and what it left out."""
+    parts = [f"{batch.table}: batch {batch.number}", f"{number(batch.rows)} rows"]
+    if batch.rate:
+        parts.append(f"{number(batch.rate)} rows/s")
+    return _line(*parts, *_behind(batch.lag, batch.too_late))
+
+
+def streams_line(batches: Sequence[Batch]) -> str:
+    """Write how far all tables are in one short line: their sums, and the one that takes longest."""
+    if len(batches) < 2:
+        return _line(*map(stream_line, batches))
+    slowest = max(batches, key=lambda batch: batch.seconds)
+    lags = [batch.lag for batch in batches if batch.lag is not None]
+    return _line(
+        f"{len(batches)} tables",
+        f"{number(sum(batch.rows for batch in batches))} rows",
+        f"{number(sum(batch.rate for batch in batches))} rows/s",
+        f"slowest {slowest.table} {duration(slowest.seconds)}",
+        *_behind(max(lags, default=None), sum(batch.too_late for batch in batches)),
+    )
+
+
+def _behind(lag: float | None, too_late: int) -> Iterator[str]:
+    if lag is not None:
+        yield f"lag {duration(lag)}"
+    if too_late:
+        yield f"{number(too_late)} too late"
+
+
+def duration(seconds: float) -> str:
+    """Write how long something is so that it is read at a glance: 1.5 s, 35 min, 5.2 h, 312 d."""
+    for unit, name, least in ((86_400, "d", 2), (3600, "h", 2), (60, "min", 2)):
+        if seconds >= least * unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds:.1f} s"
 
 
 def _seconds_between(text: str, now: datetime) -> float:
@@ -236,15 +324,69 @@ def _seconds_between(text: str, now: datetime) -> float:
     return max(0.0, (now - (then if then.tzinfo else then.replace(tzinfo=timezone.utc))).total_seconds())
 
 
-def stream_look(queries: Callable[[], list[Any]]) -> Look:
-    """Give a look at streaming queries."""
+class StreamWatch:
+    """What streaming queries tell of their batches; events that came too late are counted over all of them."""
 
-    def look() -> str:
+    def __init__(self, queries: Sequence[Any]) -> None:
+        self._counted = [_Counted(query) for query in queries]
+        self._lock = threading.Lock()
+
+    def look(self) -> str:
+        """Write a part for each table."""
+        return " | ".join(map(stream_line, self._batches()))
+
+    def brief(self) -> str:
+        """Write one short line about all."""
+        return streams_line(self._batches())
+
+    def count(self) -> None:
+        """Count what the queries told since the last look."""
+        self._batches()
+
+    def too_late(self) -> dict[str, int]:
+        """Give how many events came too late for each table, as far as they were counted."""
+        return {each.table: each.too_late for each in self._counted}
+
+    def _batches(self) -> list[Batch]:
         now = datetime.now(timezone.utc)
-        told = [(query.name or "stream", as_mapping(query.lastProgress)) for query in queries()]
-        return " | ".join(stream_line(name, progress, now) for name, progress in told if progress)
+        with self._lock:  # a thread looks for the line, and the one that waits for the queries counts
+            return [batch for each in self._counted if (batch := each.last_batch(now)) is not None]
 
-    return look
+
+class _Counted:
+    """One query: its last batch, and the events that came too late for any of its batches."""
+
+    def __init__(self, query: Any) -> None:
+        self.table = query.name or "stream"
+        self._query = query
+        self._batch = -1
+        self._of_batch = self._before = 0
+        self._shown: Mapping[str, Any] = {}
+
+    @property
+    def too_late(self) -> int:
+        return self._before + self._of_batch
+
+    def last_batch(self, now: datetime) -> Batch | None:
+        last = as_mapping(self._query.lastProgress)
+        if not last:
+            return None
+        # Spark keeps the progress of the last 100 batches: those since the last look are among them
+        missed = last["batchId"] > self._batch + 1
+        for progress in map(as_mapping, self._query.recentProgress) if missed else ():
+            self._count(progress)
+        self._count(last)
+        return batch_of(self.table, self._shown, now, self.too_late)
+
+    def _count(self, progress: Mapping[str, Any]) -> None:
+        """Add what a batch tells, which may be told again, and before it has begun."""
+        number, late = int(progress["batchId"]), dropped(progress)
+        if number > self._batch:
+            self._before, self._batch, self._of_batch = self._before + self._of_batch, number, 0
+        if number == self._batch:
+            self._of_batch = max(self._of_batch, late)
+        if progress.get("numInputRows") or not self._shown:  # the last batch is often one that only closes windows
+            self._shown = progress
 
 
 def as_mapping(progress: Any) -> Mapping[str, Any]:

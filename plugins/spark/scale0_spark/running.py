@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from scale0_core.api import Scale0Error
-from scale0_core.cli.kit import Exit, NegativeError
+from scale0_core.cli.kit import Exit, NegativeError, UsageError
 
 from . import tables
-from .progress import Progress, job_look, number, stream_look
+from .progress import Progress, StreamWatch, job_look, number
 from .session import open_session
 
 if TYPE_CHECKING:
@@ -30,7 +31,22 @@ if TYPE_CHECKING:
 
 LOOK = 0.3
 """Seconds between two looks whether a stream has ended."""
+COUNT_EVERY = 16
+"""After so many looks the events that came too late are counted: Spark tells of the last 100 batches, no more."""
 CHECKPOINTS = ".checkpoints"
+
+STATE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+"""Where a stream has its state: in RocksDB, on disk.
+
+A stream remembers the id of each event for as long as it may come again, and of all events that it finds at its start.
+In Java's memory, which is Spark's default, that is about 300 bytes for each event and table: 2 million events in the
+six tables of the default filled 1.3 GB of 4, and an hour of 1,000 events a second would take about twice that. With
+RocksDB they filled 0.1 GB. It is as fast with small batches; the first one, of those 2 million, took twice as long.
+"""
 
 
 class JobError(Scale0Error):
@@ -87,27 +103,42 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        told = [line for line in str(error).splitlines() if line.strip()]
-        why = "\n".join(told[:3]) or type(error).__name__
+        why = _why(error)
         raise JobError(
             f"{what} failed", why, "each of its tables is as it was before, or new and whole",
-            "run it again with --log FILE, and look there",
+            ANEW if "checkpoint" in why else "run it again with --log FILE, and look there",
         ) from error  # fmt: skip
+
+
+ANEW = "begin anew with another folder for --checkpoints: tables then hold what the pipe still has"
+"""What to do when a stream from a pipe cannot go on from its checkpoint."""
+
+
+def _why(error: Exception) -> str:
+    """Give what an error says: the sentence of ours that is somewhere in it, else its first lines."""
+    told = [line for line in str(error).splitlines() if line.strip()]
+    ours = [line.partition(": ")[2] for line in told if line.startswith("scale0_spark.")]
+    return "\n".join(ours[-1:] or told[:3]) or type(error).__name__
 
 
 def run_jobs(
     names: Sequence[str], span: Span, out: Path, place: Place, progress: Progress, options: Options | None = None
 ) -> list[tables.Entry]:
     """Run jobs one after the other in one session, and write their tables."""
+    _check_folder(span, place)
+    from .jobs import JOBS
+
+    with session("scale0 " + " ".join(names), place, progress) as spark:
+        return [entry for name in names for entry in _run_job(spark, JOBS[name], span, out, progress, options)]
+
+
+def _check_folder(span: Span, place: Place) -> None:
+    """Refuse a folder of events that is not there; a Spark Connect server may see others than we do."""
     if not span.folder.is_dir() and place.remote is None:
         raise NegativeError(
             f"there is no folder {span.folder}", "events are read from there", "no Spark session was started",
             "enable the plugin telemetry in a broker; or name the folder with --events",
         )  # fmt: skip
-    from .jobs import JOBS
-
-    with session("scale0 " + " ".join(names), place, progress) as spark:
-        return [entry for name in names for entry in _run_job(spark, JOBS[name], span, out, progress, options)]
 
 
 def _run_job(
@@ -163,28 +194,74 @@ def run_streams(
     checkpoints: Path | None = None,
     every: float | None = None,
     late: str = "1 hour",
+    keep: timedelta | None = None,
+    files_per_batch: int | None = None,
     options: Options | None = None,
-) -> list[str]:
+) -> dict[str, int]:
     """Keep tables up to date until a signal comes; with `every` None, until all that is there now was read.
 
-    Gives the names of the tables that were written.
+    Gives for each table how many events came too late for it.
     """
+    kept = (checkpoints or out / CHECKPOINTS).absolute()
+    if isinstance(source, Span):
+        _check_folder(source, place)
+    if place.remote is None:
+        _check_checkpoints(kept, names, source)
     from .streaming import STREAMS, start
 
     trigger: dict[str, Any] = {"availableNow": True} if every is None else {"processingTime": f"{every:g} seconds"}
-    kept = (checkpoints or out / CHECKPOINTS).absolute()
+    place = attrs.evolve(place, settings={**STATE, **place.settings})
     with _until_a_signal() as ended, session("scale0 stream", place, progress) as spark, explained("the stream"):
+        told: dict[str, Any] = {"options": options, "late": late, "keep": keep, "trigger": trigger}
         store, queries = Store(str(out.absolute())), []
-        for name in names:
-            events = _stream(spark, source, STREAMS[name].kinds, name)
-            checkpoint = str(kept / name)
-            queries.append(start(STREAMS[name], events, store, checkpoint, options=options, late=late, trigger=trigger))
-        with progress.during("streams", stream_look(lambda: queries)):
-            _wait(queries, ended)
-    return list(names)
+        with progress.during("starting streams"):
+            for name in names:
+                stream, events = STREAMS[name], _stream(spark, source, STREAMS[name].kinds, name, files_per_batch)
+                queries.append(start(stream, events, store, str(kept / name), **told))
+        watch = StreamWatch(queries)
+        with progress.during("streams", watch.look, watch.brief):
+            _wait(queries, ended, watch)
+        return _too_late(watch, late, progress)
 
 
-def _stream(spark: SparkSession, source: Span | Pipe, kinds: Sequence[str], name: str) -> DataFrame:
+def _too_late(watch: StreamWatch, late: str, progress: Progress) -> dict[str, int]:
+    """Say which events are not in the tables."""
+    counts = watch.too_late()
+    for name, count in counts.items():
+        if count:
+            progress.say(
+                f"{name}: {count} events are not in it, since they came more than {late} behind others; "
+                "a job counts all that is stored: scale0 spark run"
+            )
+    return counts
+
+
+def _check_checkpoints(kept: Path, names: Sequence[str], source: Span | Pipe) -> None:
+    """Refuse checkpoints of another source: Spark would fail at the first batch, or count from the wrong place."""
+    now = f"the pipe {source.name}" if isinstance(source, Pipe) else "files"
+    for name in names:
+        before = _source_of(kept / name)
+        if before is not None and before != now:
+            raise UsageError(
+                f"the checkpoint of {name} in {kept} is of {before}", f"this stream takes its events from {now}",
+                "no Spark session was started",
+                "go on as before; or begin anew with another folder for --checkpoints, and for --out",
+            )  # fmt: skip
+
+
+def _source_of(checkpoint: Path) -> str | None:
+    """Give where the events of a checkpoint come from, in words; None if it has no batch yet, or cannot be read."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        batches = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
+        newest = max(batches, key=lambda path: int(path.name))
+        offset = json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])
+        return "files" if "logOffset" in offset else f"the pipe {', '.join(offset.keys())}"
+    return None
+
+
+def _stream(
+    spark: SparkSession, source: Span | Pipe, kinds: Sequence[str], name: str, files_per_batch: int | None
+) -> DataFrame:
     if isinstance(source, Pipe):
         from .zpipes import register
 
@@ -194,23 +271,32 @@ def _stream(spark: SparkSession, source: Span | Pipe, kinds: Sequence[str], name
         return spark.readStream.format("zpipes").options(**told).load()
     from .events import stream_events
 
-    return stream_events(spark, str(source.folder.absolute()), kinds)
+    return stream_events(spark, str(source.folder.absolute()), kinds, files_per_batch=files_per_batch)
 
 
-def _wait(queries: Sequence[StreamingQuery], ended: threading.Event) -> None:
+def _wait(queries: Sequence[StreamingQuery], ended: threading.Event, watch: StreamWatch) -> None:
     """Wait until all queries ended, one failed, or a signal came; then stop what still runs."""
+    looks = 0
     try:
         while not ended.wait(LOOK) and any(query.isActive for query in queries):
-            for query in queries:
-                if failure := query.exception():
-                    raise failure
-        for query in queries:
-            if failure := query.exception():
-                raise failure
+            _raise_failure(queries)
+            looks += 1
+            if looks % COUNT_EVERY == 0:
+                with contextlib.suppress(Exception):  # what could not be counted now is counted with the next ones
+                    watch.count()
+        _raise_failure(queries)
     finally:
+        with contextlib.suppress(Exception):
+            watch.count()
         for query in queries:
             with contextlib.suppress(Exception):
                 query.stop()
+
+
+def _raise_failure(queries: Sequence[StreamingQuery]) -> None:
+    for query in queries:
+        if failure := query.exception():
+            raise failure
 
 
 @contextlib.contextmanager

@@ -13,10 +13,12 @@ their sums are the events themselves, of the few kinds that they read. They grow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Protocol
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -34,6 +36,9 @@ from scale0_spark.transforms import (
     trends,
     worker_hours,
 )
+
+WINDOW = "window_start"
+"""The column of tables and sums that have a row for each window."""
 
 
 class Store(Protocol):
@@ -139,18 +144,20 @@ def start(
     *,
     options: Options | None = None,
     late: str = LATE,
+    keep: timedelta | None = None,
     trigger: Mapping[str, str | bool] | None = None,
 ) -> StreamingQuery:
     """Start the query that keeps a table up to date.
 
-    `checkpoint` is a folder for this table alone, in which Spark remembers how far it is. `trigger` is what Spark's
-    `trigger` takes, such as `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
+    `checkpoint` is a folder for this table alone, in which Spark remembers how far it is. `keep` is how far back
+    windows are kept. `trigger` is what Spark's `trigger` takes, such as `{"processingTime": "10 seconds"}` or
+    `{"availableNow": True}`.
     """
     chosen = options or Options()
     once = deduplicated(of_kinds(events, stream.kinds), late)
 
     def put(changed: DataFrame, batch: int) -> None:
-        _put(stream, changed, store, chosen, begins=batch == 0)
+        _put(stream, changed, store, chosen, keep, begins=batch == 0)
 
     writer = (
         stream.sums(once, chosen)
@@ -164,14 +171,16 @@ def start(
     return writer.start()
 
 
-def _put(stream: Stream, changed: DataFrame, store: Store, options: Options, *, begins: bool) -> None:
+def _put(
+    stream: Stream, changed: DataFrame, store: Store, options: Options, keep: timedelta | None, *, begins: bool
+) -> None:
     rows = changed.toArrow()
     name = f"{SUMS}{stream.table}" if stream.finish else stream.table
     # with a new checkpoint Spark counts from nothing: the table of another one would be mixed with the new sums
     before = None if begins else store.read(name)
     if not rows.num_rows and before is not None:
         return
-    sums = upserted(before, rows, stream.keys)
+    sums = recent(upserted(before, rows, stream.keys), keep)
     store.write(name, sums)
     if stream.finish is not None:
         finished = stream.finish(changed.sparkSession.createDataFrame(sums), options)
@@ -186,3 +195,15 @@ def upserted(before: pa.Table | None, rows: pa.Table, keys: Iterable[str]) -> pa
     numbered = both.append_column("place", pa.array(range(both.num_rows), pa.int64()))
     last = numbered.group_by(names).aggregate([("place", "max")])
     return both.take(last.column("place_max")).sort_by([(name, "ascending") for name in names])
+
+
+def recent(rows: pa.Table, keep: timedelta | None) -> pa.Table:
+    """Leave out windows that began longer before the newest one than `keep`; rows without a window all stay.
+
+    The newest window is the measure, not the clock: a crash and a second try leave the same rows.
+    """
+    if keep is None or WINDOW not in rows.column_names or not rows.num_rows:
+        return rows
+    starts = rows.column(WINDOW)
+    newest = pc.max(starts).as_py()
+    return rows.filter(pc.greater(starts, pa.scalar(newest - keep, starts.type)))

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import pyspark
 
+from scale0_spark.archive import archive_options
 from scale0_spark.java import use_java
 from scale0_spark.session import classic_settings
 
@@ -37,7 +38,8 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(HOME), "SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "768m", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
     }  # fmt: skip
-    use_java(found)
+    options = archive_options(use_java(found), found)
+    found["JAVA_TOOL_OPTIONS"] = " ".join([found.get("JAVA_TOOL_OPTIONS", ""), *(f'"{each}"' for each in options)])
     return found
 
 
@@ -79,36 +81,47 @@ def process(folder: Path, name: str, *command: str) -> Iterator[subprocess.Popen
                 started.wait()
 
 
-@attrs.frozen
+JAVA = str(HOME / "bin" / "spark-class")
+PLACE = ("--host", "127.0.0.1")
+
+
+@attrs.define
 class Cluster:
-    """A master and its workers."""
+    """A master, and workers of one core each."""
 
     url: str
     page: str
-    workers: list[subprocess.Popen[bytes]]
+    folder: Path
+    stack: contextlib.ExitStack
+    """Ends all that was started."""
+    workers: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+    started: int = 0
 
     def state(self) -> Any:
         return get(f"{self.page}/json/")
 
+    def complete(self, workers: int = 2) -> None:
+        """Have so many workers: those that a test has killed, and its second try needs, are started anew."""
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        while len(self.workers) < workers:
+            self.started += 1
+            name = f"worker-{self.started}"
+            made = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(self.folder / name))
+            words = (JAVA, "org.apache.spark.deploy.worker.Worker", *PLACE, *made, self.url)
+            self.workers.append(self.stack.enter_context(process(self.folder, name, *words)))
+        wait_for(lambda: (self.state() or {}).get("aliveworkers") == workers, "the workers")
+
 
 @contextlib.contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master, and workers of one core each."""
+def standalone(folder: Path) -> Iterator[Cluster]:
+    """Start a master, and workers with it."""
     port, page = free_port(), free_port()
-    java = str(HOME / "bin" / "spark-class")
-    place = ("--host", "127.0.0.1")
     with contextlib.ExitStack() as stack:
-        master = ("org.apache.spark.deploy.master.Master", *place, "--port", str(port), "--webui-port", str(page))
-        stack.enter_context(process(folder, "master", java, *master))
-        cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}", [])
+        master = ("org.apache.spark.deploy.master.Master", *PLACE, "--port", str(port), "--webui-port", str(page))
+        stack.enter_context(process(folder, "master", JAVA, *master))
+        cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}", folder, stack)
         wait_for(cluster.state, "the master")
-        for number in range(workers):
-            made = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder / f"work-{number}"))
-            worker = process(
-                folder, f"worker-{number}", java, "org.apache.spark.deploy.worker.Worker", *place, *made, cluster.url
-            )
-            cluster.workers.append(stack.enter_context(worker))
-        wait_for(lambda: (cluster.state() or {}).get("aliveworkers") == workers, "the workers")
+        cluster.complete()
         yield cluster
 
 

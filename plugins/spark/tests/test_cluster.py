@@ -12,11 +12,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from scale0_core.testing import BrokerStarter
 from scale0_spark import command, tables
+from scale0_spark.jobs import JOBS, Options, run
+from scale0_spark.zpipes.payloads import EVENT_COLUMNS, chunks_of
 
 from .clusters import Cluster, connect_server, free_port, get, standalone, wait_for
+from .event_rows import by_chance, frame
+from .zpipes_world import World, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +31,10 @@ SCALE0 = shutil.which("scale0", path=str(Path(sys.executable).parent)) or "scale
 ACCURACY = 100_000
 """So fine that percentiles of so few events are exact, however the work was cut into parts."""
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
+FEW_PARTS = (
+    "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.adaptive.coalescePartitions.initialPartitionNum=4",
+)  # fmt: skip
+"""Enough that every shuffle has parts on both workers. By default there are 256 at first, and so few events in them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 """The limit is for machines on which much else runs; each takes some 20 seconds otherwise."""
@@ -46,15 +56,37 @@ def done(started: subprocess.Popen[str]) -> str:
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some weeks of events, so that there are anomalies, some of them stored twice."""
     folder = tmp_path_factory.mktemp("events") / "events"
-    rows = ("--rows", "6000", "--seed", "5", "--days", "16", "--brokers", "1", "--duplicates", "0.01", "--quiet")
+    rows = ("--rows", "2500", "--seed", "5", "--days", "16", "--brokers", "1", "--duplicates", "0.01", "--quiet")
     done(scale0("telemetry", "generate", *rows, "--out", str(folder)))
     return folder
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with standalone(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture
+def cluster(one_cluster: Cluster) -> Cluster:
+    """The cluster, with all of its workers."""
+    one_cluster.complete()
+    return one_cluster
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Spark Connect server."""
+    pytest.importorskip("grpc")
+    with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """A broker with pipes."""
+    with BrokerStarter() as starter:
+        yield World(starter)
 
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -65,14 +97,13 @@ TRENDS = ("trends_minute", "trends_hour", "trends_day")
 def wanted(spark: SparkSession, events: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """The tables of all jobs as the process of the tests computes them."""
     from scale0_spark.events import deduplicated, read_events
-    from scale0_spark.jobs import JOBS, Options, run
 
     folder = tmp_path_factory.mktemp("wanted")
     for name in command.JOBS:
         job = JOBS[name]
         found = deduplicated(read_events(spark, str(events), job.kinds))
-        for table, frame in run(job, found, Options(accuracy=ACCURACY)).items():
-            tables.write(folder, table, frame.toArrow())
+        for table, made in run(job, found, Options(accuracy=ACCURACY)).items():
+            tables.write(folder, table, made.toArrow())
     return {name: tables.read(folder, name).to_pylist() for job in command.JOBS for name in JOBS[job].tables}
 
 
@@ -97,7 +128,7 @@ def exactly(events: Path, out: Path) -> tuple[str, ...]:
 
 
 def test_all_jobs_on_a_cluster_give_the_same_tables(cluster: Cluster, events: Path, wanted: Tables, tmp_path: Path):
-    assert all_jobs(events, tmp_path, "--master", cluster.url, *SMALL) == list(wanted)
+    assert all_jobs(events, tmp_path, "--master", cluster.url, *SMALL, *FEW_PARTS) == list(wanted)
     assert_same(tmp_path, wanted, wanted)
     apps = wait_for(lambda: (cluster.state() or {}).get("completedapps"), "the end of the application")
     assert apps[0]["name"].startswith("scale0 trends availability")
@@ -140,9 +171,48 @@ def half_done(cluster: Cluster, port: int, job: subprocess.Popen[str]) -> Any:
     return None
 
 
-def test_all_jobs_through_spark_connect_give_the_same_tables(events: Path, wanted: Tables, tmp_path: Path):
-    pytest.importorskip("grpc")
-    (tmp_path / "server").mkdir()
-    with connect_server(tmp_path / "server") as address:
-        assert all_jobs(events, tmp_path / "out", "--remote", address) == list(wanted)
-    assert_same(tmp_path / "out", wanted, wanted)
+def test_all_jobs_through_spark_connect_give_the_same_tables(remote: str, events: Path, wanted: Tables, tmp_path: Path):
+    assert all_jobs(events, tmp_path, "--remote", remote, *FEW_PARTS) == list(wanted)
+    assert_same(tmp_path, wanted, wanted)
+
+
+# --- pipes ------------------------------------------------------------------------------------------------------------
+
+
+def stream_of_a_pipe(name: str, job: str, spark: SparkSession, world: World, out: Path, *place: str) -> None:
+    """Have the command make a table of events in a pipe, and compare it with that of the job."""
+    pipe, rows = world.name("events"), by_chance(3, 300, days=2 / 24)
+    batches = [pa.RecordBatch.from_pylist(rows[at : at + 50], EVENT_COLUMNS) for at in range(0, len(rows), 50)]
+    world.fill(pipe, [chunk for batch in batches for chunk in chunks_of(batch, "events").to_pylist()], group=None)
+    source = ("--pipe", pipe, "--address", world.address)
+    done(scale0("spark", "stream", *source, "--out", str(out), "--once", "--tables", name, *place))
+    table = run(JOBS[job], frame(spark, rows))[name].toArrow().to_pylist()
+    assert_same(out, {name: table}, [name])
+
+
+def test_a_stream_of_a_pipe_on_a_cluster_gives_the_table_of_the_job(
+    spark: SparkSession, cluster: Cluster, world: World, tmp_path: Path
+):
+    """Executors read the pipe, and keep the state of windows."""
+    place = ("--master", cluster.url, *SMALL, *FEW_PARTS)
+    stream_of_a_pipe("trends_hour", "trends", spark, world, tmp_path, *place)
+    apps = wait_for(lambda: (cluster.state() or {}).get("completedapps"), "the end of the application")
+    assert "scale0 stream" in [app["name"] for app in apps]
+
+
+def test_a_stream_of_a_pipe_through_spark_connect_gives_the_table_of_the_job(
+    spark: SparkSession, remote: str, world: World, tmp_path: Path
+):
+    """The server finishes the table from sums with each batch."""
+    stream_of_a_pipe("popularity", "popularity", spark, world, tmp_path, "--remote", remote, *FEW_PARTS)
+
+
+def test_pipes_are_read_and_written_through_spark_connect(remote: str, world: World, tmp_path: Path):
+    source, target, chunks = world.name("source"), world.name("target"), numbered(100)
+    world.fill(source, chunks)
+    script = Path(__file__).with_name("zpipes_connect.py")
+    words = [sys.executable, str(script), remote, world.address, source, target, str(tmp_path)]
+    copied = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
+    assert copied.returncode == 0, copied.stderr
+    # a pipe without a group mixes what writers wrote
+    assert sorted(world.content(target)) == sorted([*chunks[:3], *chunks])

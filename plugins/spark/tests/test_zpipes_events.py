@@ -63,7 +63,7 @@ def in_pipe(pipes: Pipes) -> int:
 def test_what_a_broker_does_comes_through_a_pipe_into_tables(broker, tmp_path):
     address = broker.address("zpipes", "pipes", 1)
     words = [SCALE0, "spark", "stream", "--pipe", "events", "--address", address, "--out", str(tmp_path), "--once",
-             "--tables", "trends_minute,flapping", "--master", "local[2]", "--conf", "spark.driver.memory=1g",
+             "--tables", "trends_minute,flapping", "--master", "local[1]", "--conf", "spark.driver.memory=1g",
              "--quiet"]  # fmt: skip
     do_tasks(broker, 50)
     wait_for_tasks(address, 50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from scale0_core.testing import BrokerStarter
 from scale0_spark.zpipes import register
+from scale0_spark.zpipes.errors import DataLossError
+from scale0_spark.zpipes.options import read_options
 from scale0_spark.zpipes.payloads import EVENT_COLUMNS, chunks_of
+from scale0_spark.zpipes.source import PipeStreamReader
 
 from .zpipes_world import World, numbered
 
@@ -95,6 +99,49 @@ def test_a_stream_into_a_windowed_aggregation(spark, world, tmp_path):
     finished(query.option("checkpointLocation", str(tmp_path)).start())
     found = [row["count"] for row in spark.table("windows").orderBy("window").collect()]
     assert (sum(found), max(found)) == (600, 60)
+
+
+def reader(world: World, pipes: str, **options: str) -> PipeStreamReader:
+    return PipeStreamReader(read_options({"address": world.address, "pipes": pipes, **options}))
+
+
+def ranges(parts: Sequence[Any]) -> list[tuple[str, int, int]]:
+    return [(part.pipe, part.start, part.end) for part in parts]
+
+
+def test_a_batch_that_comes_again_knows_nothing_of_pipes_that_were_added_since(world):
+    """The query was killed with a batch planned, and comes back with one pipe more."""
+    old, new = world.name("a"), world.name("b")
+    world.fill(old, numbered(5))
+    world.fill(new, numbered(3))
+    before = reader(world, old)
+    start = before.initialOffset()
+    end = before.latestOffset(start, ReadAllAvailable())
+    after = reader(world, f"{old},{new}")
+    assert ranges(after.partitions(start, end)) == [(old, 1, 6)]
+    following = after.latestOffset(end, ReadAllAvailable())
+    assert ranges(after.partitions(end, following)) == [(new, 1, 4)]
+    with pytest.raises(DataLossError, match=f"the checkpoint is about {new}"):
+        before.partitions(end, following)
+    before.stop()
+    after.stop()
+
+
+def test_a_pipe_that_is_added_at_its_end_begins_where_it_was_then_also_after_a_crash(world):
+    old, new = world.name("a"), world.name("b")
+    world.fill(old, numbered(5))
+    world.fill(new, numbered(3), group=None)
+    first = reader(world, old)
+    start = first.initialOffset()
+    adding = reader(world, f"{old},{new}", startingSequence="next")
+    adding.latestOffset(start, ReadAllAvailable())
+    world.fill(new, numbered(4, 3), first=4, group=None)
+    end = adding.latestOffset(start, ReadAllAvailable())
+    again = reader(world, f"{old},{new}", startingSequence="next")
+    for each in (adding, again):
+        assert ranges(each.partitions(start, end)) == [(old, 1, 6), (new, 4, 8)]
+        each.stop()
+    first.stop()
 
 
 def test_a_broker_that_is_killed_in_mid_query_and_comes_back_costs_nothing(spark, own_world, tmp_path):

@@ -36,7 +36,7 @@ def from_json(kept: Mapping[str, Any]) -> Offsets:
     except (KeyError, TypeError, ValueError, AttributeError):
         raise OptionError(
             f"the checkpoint holds {str(kept)[:100]}", "that is not an offset of pipes", "",
-            "give the query a checkpointLocation of its own",
+            "give the query a checkpoint of its own",
         ) from None  # fmt: skip
 
 

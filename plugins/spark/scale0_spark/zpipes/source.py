@@ -59,6 +59,8 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pipes = Pipes(options.address, options.timeout)
         self._target: Offsets | None = None
         """Where a query that reads what is available now ends."""
+        self._begun: Offsets = {}
+        """Where pipes begin of which the checkpoint knows nothing yet."""
 
     # --- in the driver ------------------------------------------------------------------------------------------------
 
@@ -66,8 +68,11 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Say where a query without a checkpoint begins; the group is made."""
         return to_json({pipe: self._beginning(pipe) for pipe in self._options.pipes})
 
-    def _beginning(self, pipe: str) -> Offset:
-        """Make the group of a pipe, and the pipe itself if nobody has, and give the first number to read."""
+    def _beginning(self, pipe: str, *, again: bool = False) -> Offset:
+        """Make the group of a pipe, and the pipe itself if nobody has, and give the first number to read.
+
+        `again` is for a batch that was planned before a crash: its group has kept the place at which it began.
+        """
         options = self._options
         state = self._pipes.state(pipe)
         is_known = state is not None and options.group in state.groups
@@ -83,8 +88,10 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pipes.ask("CLOSE", pipe)  # from now on it is there for the group's sake
         state = self._state(pipe)
         wanted = first
-        if is_known and options.starting != "first":
-            wanted = state.next if options.starting == "next" else int(options.starting)
+        if is_known and isinstance(options.starting, int):
+            wanted = options.starting
+        elif is_known and options.starting == "next" and not again:
+            wanted = state.next
         if wanted < first:
             raise self._lost(
                 f"pipe {pipe} cannot be read from chunk {wanted}",
@@ -123,11 +130,17 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what a batch reads into parts for tasks."""
         options = self._options
-        begin, until = self._begin(start), from_json(end)
+        kept, until = self._known(start), self._known(end)
+        # a batch that comes again after a crash knows nothing of pipes that were added since: the next one has them
         return [
             Range(pipe, options.group, *part)
-            for pipe in begin
-            for part in cut(begin[pipe].next, until[pipe].next, options.partitions, options.rows_per_partition)
+            for pipe, offset in until.items()
+            for part in cut(
+                (kept.get(pipe) or self._begun_at(pipe, again=True)).next,
+                offset.next,
+                options.partitions,
+                options.rows_per_partition,
+            )
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -146,14 +159,25 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pipes.close()
 
     def _begin(self, start: dict[str, Any]) -> Offsets:
-        """Take offsets from the checkpoint; a pipe that is new among the options begins at its beginning."""
-        kept, wanted = from_json(start), self._options.pipes
-        unknown = sorted(set(kept) - set(wanted))
+        """Say where a batch begins; a pipe that is new among the options begins at its beginning."""
+        kept = self._known(start)
+        return {pipe: kept.get(pipe) or self._begun_at(pipe) for pipe in self._options.pipes}
+
+    def _begun_at(self, pipe: str, *, again: bool = False) -> Offset:
+        """Say where a pipe begins of which the checkpoint knows nothing: each time the same, though it grows."""
+        if pipe not in self._begun:
+            self._begun[pipe] = self._beginning(pipe, again=again)
+        return self._begun[pipe]
+
+    def _known(self, kept: dict[str, Any]) -> Offsets:
+        """Take offsets from the checkpoint; all are of pipes that this query reads."""
+        offsets = from_json(kept)
+        unknown = sorted(set(offsets) - set(self._options.pipes))
         if unknown:
             raise self._lost(
                 f"the checkpoint is about {', '.join(unknown)}", "which is not among the pipes of this query any more"
             )
-        return {pipe: kept[pipe] if pipe in kept else self._beginning(pipe) for pipe in wanted}
+        return offsets
 
     def _latest(self, begin: Offsets) -> Offsets:
         latest = {}
@@ -181,7 +205,7 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _lost(what: str, why: str) -> DataLossError:
-        remedy = "begin anew with another checkpointLocation and another group; durable pipes survive their broker"
+        remedy = "begin anew with another checkpoint and another group; durable pipes survive their broker"
         return DataLossError(what, why, "the query cannot go on from its checkpoint", remedy)
 
     # --- in a task ----------------------------------------------------------------------------------------------------
@@ -245,7 +269,7 @@ def _hold(pipes: Pipes, pipe: str, group: str, start: int, lease_ms: int) -> int
 def _gone(part: Range, why: str) -> DataLossError:
     return DataLossError(
         f"chunks {part.start} to {part.end - 1} of pipe {part.pipe} cannot all be read", why, "the query was stopped",
-        "go on without them with failOnDataLoss false, or begin anew with another checkpointLocation and group",
+        "go on without them with failOnDataLoss false, or begin anew with another checkpoint and group",
     )  # fmt: skip
 
 

@@ -44,6 +44,11 @@ REQUESTS, SONGS = ("task", "rpc"), ("song_search", "song_download")
 """The kinds of events that each job reads."""
 
 TABLES = (*(f"trends_{window}" for window in WINDOWS), "popularity")
+COUNTED = (
+    "window_start", "service", "kind", "requests", "errors", "rate_per_s", "error_share",
+    "passed_on", "passed_on_errors",
+)  # fmt: skip
+"""Columns of trends in which both must agree to the last digit."""
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 NEEDED = ("pyspark", "duckdb", "scale0_spark", "scale0_telemetry")
 
@@ -152,11 +157,15 @@ def trends_sql(events: str, window: str) -> str:
         for column in ("queue", "service")
         for place, name in enumerate(PERCENTILES, 1)
     )
+    failed = "CASE WHEN outcome IN ('ok', 'cancelled') THEN 0 ELSE weight END"
+    passed_on = "kind = 'task' AND peer IS NULL AND service_us IS NOT NULL"
     return f"""
         SELECT window_start, service, kind, requests, errors, requests / {seconds} AS rate_per_s,
-               errors / requests AS error_share, {values}
+               errors / requests AS error_share, {values}, passed_on, passed_on_errors
         FROM (SELECT date_trunc('{window}', ts) AS window_start, service, kind, sum(weight) AS requests,
-                     sum(CASE WHEN outcome IN ('ok', 'cancelled') THEN 0 ELSE weight END) AS errors,
+                     sum({failed}) AS errors,
+                     sum(CASE WHEN {passed_on} THEN weight ELSE 0 END) AS passed_on,
+                     sum(CASE WHEN {passed_on} THEN {failed} ELSE 0 END) AS passed_on_errors,
                      quantile_disc(queue_us, [{ranks}]) AS queues, quantile_disc(service_us, [{ranks}]) AS services
               FROM {source_sql(events, *REQUESTS)} GROUP BY ALL)
         ORDER BY window_start, service, kind"""
@@ -194,7 +203,7 @@ def compare(spark: Tables, duck: Tables, connection: Any, events: str) -> Figure
     worst = 0.0
     for window in WINDOWS:
         ours, theirs = spark[f"trends_{window}"], duck[f"trends_{window}"]
-        for column in ("window_start", "service", "kind", "requests", "errors", "rate_per_s", "error_share"):
+        for column in COUNTED:
             if ours[column].to_pylist() != theirs[column].to_pylist():
                 raise BenchError(f"Spark and DuckDB differ in {column} of trends_{window}")
         worst = max(worst, rank_error(ours, connection, events, window))

@@ -130,8 +130,9 @@ def _runs(events: list[Any]) -> list[Run]:
     if len(events) == 1 and _are_records(events[0]):  # as nearly always
         return events
     runs: list[Run] = []
-    for packed, run in groupby(events, _are_records):
-        runs += run if packed else [list(run)]
+    for packed, group in groupby(events, _are_records):
+        run = list(group)
+        runs += run if packed else [run]
     return runs
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -172,13 +172,15 @@ def _part(options: Options, name: str) -> Any:
     return attrs.asdict(options, recurse=False)[name]
 
 
-def _tell(entries: Iterable[Entry], folder: Path) -> None:
+def _tell(entries: Iterable[Entry], folder: Path, too_late: Mapping[str, int] | None = None) -> None:
     from scale0_spark.tables import file_of
 
     rows = [
         {"table": entry.name, "rows": entry.rows, "written": entry.written, "file": str(file_of(folder, entry.name))}
         for entry in entries
     ]
+    for row in rows if too_late is not None else ():
+        row["too_late"] = (too_late or {}).get(str(row["table"]), 0)
     kit.emit("scale0.spark.tables/1", rows, columns=WRITTEN)
 
 
@@ -312,7 +314,9 @@ def run(common: Common, *, accuracy: int, with_report: bool) -> None:
     """Run all jobs, one after the other in one session."""
     written = _run(common, JOBS, accuracy=accuracy)
     if with_report:
-        _report(common.folder)
+        from scale0_spark.report.page import write_report
+
+        write_report(common.folder)
     _tell(written, common.folder)
 
 
@@ -326,6 +330,15 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     return names
 
 
+def _span(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
+    if value is None:
+        return None
+    if not value[:1].isdigit() or not value[-1:].isalpha():
+        raise click.BadParameter(f"{value!r} is not how long, as in 36h, 90d or 8w")
+    now = datetime.now(timezone.utc)
+    return now - kit.moment(value, now)
+
+
 @main.command()
 @click.option("--tables", "names", default=",".join(STREAMED), metavar="NAMES", callback=_names,
               help=f"Which tables, with commas between; also {', '.join(FINISHED)}, which cost more.")  # fmt: skip
@@ -334,14 +347,18 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
               help="Seconds from batch to batch.")  # fmt: skip
 @click.option("--late", default="1 hour", show_default=True, metavar="TIME",
               help="How late an event may come and still count.")  # fmt: skip
+@click.option("--keep", metavar="TIME", callback=_span,
+              help="Drop windows that began longer before their table's newest: 90d. [default: keep all]")  # fmt: skip
+@click.option("--files-per-batch", metavar="N", type=click.IntRange(min=1),
+              help="At most so many new files in a batch: events may then count as late. [default: all]")  # fmt: skip
 @click.option("--pipe", metavar="NAME", help="Take events from this pipe, not from files.")
 @click.option("--address", metavar="ADDRESS", help="Where the pipe is; by default the broker's ipc address.")
 @click.option("--checkpoints", metavar="DIR", type=click.Path(),
               help="Where Spark remembers how far it came. [default: .checkpoints in --out]")  # fmt: skip
 @_common
 def stream(
-    common: Common, *, names: list[str], once: bool, every: float, late: str, pipe: str | None, address: str | None,
-    checkpoints: str | None,
+    common: Common, *, names: list[str], once: bool, every: float, late: str, keep: timedelta | None,
+    files_per_batch: int | None, pipe: str | None, address: str | None, checkpoints: str | None,
 ) -> None:  # fmt: skip
     """Keep tables up to date while events come in. Ctrl-C or TERM ends it in order; started again, it goes on."""
     from scale0_spark import tables
@@ -352,14 +369,18 @@ def stream(
         raise kit.UsageError("a stream takes all events", "--since and --until are for jobs", "nothing was done", "")
     if address and not pipe:
         raise kit.UsageError("--address needs --pipe", "", "nothing was done", "name the pipe: --pipe NAME")
+    if files_per_batch and pipe:
+        raise kit.UsageError("--files-per-batch is not for a pipe", "it has no files", "nothing was done", "")
     place = common.place()
     _check_place(place)
     source = Pipe(pipe, _pipes(address, common.broker)) if pipe else common.span()
-    run_streams(
+    too_late = run_streams(
         names, source, common.folder, place, Progress(quiet=common.quiet),
-        checkpoints=Path(checkpoints) if checkpoints else None, every=None if once else every, late=late,
+        checkpoints=Path(checkpoints) if checkpoints else None, every=None if once else every, late=late, keep=keep,
+        files_per_batch=files_per_batch,
     )  # fmt: skip
-    _tell([entry for entry in tables.entries(common.folder) if entry.name in names], common.folder)
+    written = [entry for entry in tables.entries(common.folder) if entry.name in names]
+    _tell(written, common.folder, too_late)
 
 
 def _pipes(address: str | None, broker: str) -> str:
@@ -373,6 +394,30 @@ def _pipes(address: str | None, broker: str) -> str:
     return place
 
 
+# --- a quicker start --------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--log", metavar="FILE", type=click.Path(), help="Write there what Spark and Java log.")
+@_QUIET
+@kit.output_option
+def prepare(*, log: str | None, quiet: bool) -> None:
+    """Have Spark start in about half the time from now on, on this machine.
+
+    Takes about a minute, once for each Java and PySpark: an archive of Java's classes is written to your cache folder.
+    """
+    import os
+
+    from scale0_spark.archive import make_archive
+    from scale0_spark.java import find_java
+    from scale0_spark.progress import Progress
+    from scale0_spark.running import Place
+
+    place = Place("local[*]", log=Path(log) if log else None)
+    made = make_archive(find_java(os.environ), os.environ, place, Progress(quiet=quiet))
+    kit.emit("scale0.spark.prepare/1", attrs.asdict(made))
+
+
 # --- tables and report ------------------------------------------------------------------------------------------------
 
 
@@ -383,12 +428,16 @@ def _pipes(address: str | None, broker: str) -> str:
 @_BROKER
 @kit.output_option
 def show_tables(*, table: str | None, limit: int, out: str | None, broker: str) -> None:
-    """List the tables, or show the first rows of one. Needs no Spark."""
+    """List the tables, or show the first rows of one. Needs no Spark. Ends with 1 if one cannot be read."""
     from scale0_spark import tables
 
     folder = _out(out, broker)
     if table is None:
-        _tell([entry for entry in tables.entries(folder) if not entry.name.startswith(tables.SUMS)], folder)
+        found = tables.survey(folder)
+        _tell([entry for entry in found.entries if not entry.name.startswith(tables.SUMS)], folder)
+        tables.say_damaged(found.damaged)
+        if found.damaged:
+            kit.finish(kit.Exit.NEGATIVE)
         return
     rows = tables.read(folder, table).slice(0, limit).to_pylist()
     kit.emit("scale0.spark.rows/1", [{name: _shown(value) for name, value in row.items()} for row in rows])
@@ -408,12 +457,10 @@ def _shown(value: object) -> object:
 @kit.output_option
 def report(*, out: str | None, broker: str) -> None:
     """Write the tables as one HTML page with charts, and the charts as PNG files. Needs no Spark."""
-    page, charts = _report(_out(out, broker))
-    kit.emit("scale0.spark.report/1", {"page": page, "charts": charts})
-
-
-def _report(folder: Path) -> tuple[str, list[str]]:
     from scale0_spark.report.page import write_report
 
-    written = write_report(folder)
-    return str(written.page), [str(path) for path in written.charts]
+    written = write_report(_out(out, broker))
+    charts = [str(path) for path in written.charts]
+    kit.emit("scale0.spark.report/1", {"page": str(written.page), "charts": charts})
+    if written.damaged:
+        kit.finish(kit.Exit.NEGATIVE)

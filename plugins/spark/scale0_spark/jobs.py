@@ -77,7 +77,7 @@ _ALL = (
     ),
     Job(
         "capacity",
-        "how busy services are, and when they will be full",
+        "how busy the workers of services are, and when they will be full",
         capacity.KINDS,
         {"capacity": lambda events, options: capacity.capacity(events, options.capacity)},
         earlier=("join",),

@@ -15,25 +15,27 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from scale0_core.api import Scale0Error
-from scale0_core.cli.kit import Exit, NegativeError, UsageError
+from scale0_core.cli.kit import Exit, NegativeError, UsageError, say
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = "scale0.table/1"
+SCHEMA = "scale0.table/2"
 MARK = b"scale0.mark"
 """Where the mark stands in the Parquet file's metadata."""
-FIRST_ROWS = 2000
+MOST_ITEMS = 2000
 """How many rows stand in the JSON beside a table."""
+TIME = "window_start"
+"""Tables with this column tell what was when: of them, the newest rows are of interest."""
 
 SUMS = "sums_of_"
 """What the sums are called from which a stream finishes a table; they are kept beside it, and tell people nothing."""
@@ -41,14 +43,17 @@ SUMS = "sums_of_"
 LEFT_BEHIND = 600.0
 """Seconds after which a file that should have been renamed or removed is taken for one of a process that was killed."""
 
+Part = Literal["first", "newest"]
+_PARTS: Mapping[str, Part] = {"first": "first", "newest": "newest"}
+
 TABLES = {
     "trends_minute": "requests, errors and latencies of each service, by minute",
     "trends_second": "the same by second, for what was short",
     "trends_hour": "the same by hour",
     "trends_day": "the same by day",
-    "availability": "how long each worker was there",
-    "flapping": "workers and brokers that left unexpectedly again and again",
-    "capacity": "how busy each service is, and when it will be full",
+    "availability": "how long each worker and each broker was there",
+    "flapping": "workers that left unexpectedly, and brokers that started, again and again",
+    "capacity": "how busy the workers of each service are, and when they will be full",
     "popularity": "songs by requests, the recent ones counting more",
     "cache_rates": "how many searches each music server answered by itself",
     "replication_plan": "which songs should be copied to which music servers",
@@ -74,8 +79,19 @@ class Entry:
     written: str
     """When, in UTC, as ISO 8601."""
     bytes: int
-    first: tuple[dict[str, Any], ...] = attrs.field(default=(), repr=False)
-    """The first rows, as plain values: times are ISO 8601 in UTC."""
+    part: Part = "first"
+    """Which rows `items` are, if not all: the first ones, or the newest ones of a table by time."""
+    items: tuple[dict[str, Any], ...] = attrs.field(default=(), repr=False)
+    """Rows in the order of the table, as plain values: times are ISO 8601 in UTC."""
+
+
+@attrs.frozen
+class Survey:
+    """What lies in a folder of tables."""
+
+    entries: list[Entry]
+    damaged: dict[str, TableDamagedError]
+    """Why tables cannot be read, by their names."""
 
 
 def file_of(out: Path, name: str) -> Path:
@@ -99,8 +115,7 @@ def write(out: Path, name: str, table: pa.Table, now: datetime | None = None) ->
         pq.write_table(table.replace_schema_metadata({MARK: mark}), file, compression="zstd")
         size = os.fstat(file.fileno()).st_size
     written = (now or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat(timespec="seconds")
-    first = tuple(_plain(row) for row in table.slice(0, FIRST_ROWS).to_pylist())
-    entry = Entry(name, table.num_rows, tuple(table.column_names), written, size, first)
+    entry = _described(name, table, written, size)
     with beside(out / f"{name}.json") as file:
         file.write(json.dumps(_as_json(entry, table, mark), ensure_ascii=False, allow_nan=False).encode())
     return entry
@@ -127,16 +142,36 @@ def read(out: Path, name: str) -> pa.Table:
         raise NegativeError(
             f"there is no table {name} in {out}", "no job has written it", "nothing was read", "scale0 spark run"
         ) from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TableDamagedError(
-            f"{path} cannot be read", str(error).splitlines()[0], "nothing was read", "run the job again"
-        ) from error
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TableDamagedError(f"{path} cannot be read", why, "nothing was read", "run the job again") from error
+
+
+def survey(out: Path) -> Survey:
+    """List the tables of a folder by what stands beside them; a table whose JSON is of another is read itself."""
+    names = sorted(path.parent.name for path in out.glob("*/*.parquet") if path.stem == path.parent.name)
+    found = Survey([], {})
+    for name in names:
+        if name.isidentifier():
+            try:
+                found.entries.append(_entry(out, name))
+            except TableDamagedError as error:
+                found.damaged[name] = error
+    return found
 
 
 def entries(out: Path) -> list[Entry]:
-    """List the tables of a folder by what stands beside them; a table whose JSON is of another is read itself."""
-    names = sorted(path.parent.name for path in out.glob("*/*.parquet") if path.stem == path.parent.name)
-    return [_entry(out, name) for name in names if name.isidentifier()]
+    """List the tables of a folder that can be read, and say which cannot."""
+    found = survey(out)
+    say_damaged(found.damaged)
+    return found.entries
+
+
+def say_damaged(damaged: Mapping[str, TableDamagedError]) -> None:
+    """Tell people which tables cannot be read: the others can."""
+    for name, error in damaged.items():
+        problem = error.problem
+        say(f"the table {name} is left out: {problem.what}: {problem.why}; {problem.remedy}")
 
 
 def _entry(out: Path, name: str) -> Entry:
@@ -145,12 +180,28 @@ def _entry(out: Path, name: str) -> Entry:
         told = json.loads((out / f"{name}.json").read_bytes())
         if told["mark"] == _mark(file_of(out, name)):
             columns = tuple(str(column["name"]) for column in told["columns"])
-            first = tuple(map(dict, told["first"]))
-            return Entry(name, int(told["rows"]), columns, str(told["written"]), int(told["bytes"]), first)
+            items, part = tuple(map(dict, told["items"])), _PARTS[told["part"]]
+            return Entry(name, int(told["rows"]), columns, str(told["written"]), int(told["bytes"]), part, items)
     table = read(out, name)
     written = datetime.fromtimestamp(found.st_mtime, timezone.utc).isoformat(timespec="seconds")
-    first = tuple(_plain(row) for row in table.slice(0, FIRST_ROWS).to_pylist())
-    return Entry(name, table.num_rows, tuple(table.column_names), written, found.st_size, first)
+    return _described(name, table, written, found.st_size)
+
+
+def _described(name: str, table: pa.Table, written: str, size: int) -> Entry:
+    part: Part = "newest" if TIME in table.column_names else "first"
+    shown = _newest(table) if part == "newest" else table.slice(0, MOST_ITEMS)
+    items = tuple(_plain(row) for row in shown.to_pylist())
+    return Entry(name, table.num_rows, tuple(table.column_names), written, size, part, items)
+
+
+def _newest(table: pa.Table) -> pa.Table:
+    """Give the rows of the last times, in the order of the table, which need not be that of time."""
+    if table.num_rows <= MOST_ITEMS:
+        return table
+    import pyarrow.compute as pc
+
+    newest = pc.sort_indices(table, [(TIME, "descending")])[:MOST_ITEMS]
+    return table.take(newest.sort())
 
 
 def _mark(path: Path) -> str | None:
@@ -172,7 +223,8 @@ def _as_json(entry: Entry, table: pa.Table, mark: str) -> dict[str, Any]:
         "rows": entry.rows,
         "bytes": entry.bytes,
         "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
-        "first": entry.first,
+        "part": entry.part,
+        "items": entry.items,
     }
 
 

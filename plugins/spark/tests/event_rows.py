@@ -32,10 +32,10 @@ FILE_SCHEMA = pa.schema(
 
 
 class Log:
-    """Events of one broker, numbered as they come."""
+    """Events of one broker since it started so many seconds after the beginning, numbered as they come."""
 
-    def __init__(self, broker: str = "b1", epoch: int = 1) -> None:
-        self.broker, self.epoch = broker, epoch
+    def __init__(self, broker: str = "b1", started: float = 0.0) -> None:
+        self.broker, self.epoch = broker, round((MONDAY.timestamp() + started) * 1e6)
         self.rows: list[Row] = []
 
     def add(self, kind: str, at: float, weight: float = 1.0, **fields: Any) -> Row:
@@ -89,18 +89,31 @@ def store(folder: Path, rows: Iterable[Row], name: str) -> None:
 
 
 def by_chance(seed: int, count: int = 600, days: float = 2.0) -> list[Row]:
-    """Give events of all kinds that transforms read, in order of time, from two brokers that start twice."""
+    """Give events of all kinds that transforms read, in order of time, from two brokers that start twice or more."""
     chance = random.Random(seed)
     times = sorted(round(chance.uniform(0, days * DAY), 6) for _ in range(count))
     logs: list[Row] = []
     for broker in ("b1", "b2"):
-        for epoch, half in enumerate((times[: count // 2], times[count // 2 :]), 1):
-            log = Log(broker, epoch)
+        halves = times[: count // 2], times[count // 2 :]
+        for half in halves:
+            log = Log(broker, half[0] - 0.5)
             for at in half:
                 if chance.random() < 0.5:
                     _one(log, at, chance)
             logs += log.rows
+        logs += _in_vain(broker, halves[0][-1], halves[1][0], random.Random(f"{seed} {broker}"))
     return sorted(logs, key=lambda row: (row["ts"], row["broker"], row["seq"]))
+
+
+def _in_vain(broker: str, after: float, before: float, chance: random.Random) -> Iterator[Row]:
+    """Start some times between two lives, and tell of hardly anything each time."""
+    for _ in range(chance.randrange(6)):
+        at = round(chance.uniform(after, before), 6)
+        log = Log(broker, at)
+        if chance.random() < 0.3:
+            log.add("join", at, service="echo", peer="w0", group="north", count=2)
+        log.add("load", at, group="north", value=0.5)
+        yield from log.rows
 
 
 def _one(log: Log, at: float, chance: random.Random) -> None:
@@ -151,6 +164,16 @@ def cases(seeds: Iterable[int], count: int, days: float = 2.0) -> list[Row]:
                 row[name] = row[name] and f"{row[name]}/{number}"
             rows.append(row)
     return rows
+
+
+def in_few_hours(rows: Iterable[Row], span: float) -> list[Row]:
+    """Move events to the first hours of their weeks, so that many are at the same hour of several weeks."""
+    moved = []
+    for row in rows:
+        at = seconds(row["ts"])
+        ts = MONDAY + timedelta(seconds=at // WEEK * WEEK + at % span)
+        moved.append({**row, "ts": ts, "date": ts.date()})
+    return moved
 
 
 def shuffled(rows: list[Row], seed: int) -> Iterator[Row]:

@@ -78,3 +78,13 @@ def fetch(endpoint, name, size):
     """Fetch a song that is not larger than one part."""
     _, data = say(endpoint, "fetch", name.encode(), bytes(8), size.to_bytes(8, "big"))
     return data
+
+
+def advice_at(address):
+    """Give what a discovery shows."""
+    with zmq.Context() as context, context.socket(zmq.REQ) as asking:
+        asking.linger = 0
+        asking.connect(address)
+        asking.send(b"ADVICE")
+        assert asking.poll(PATIENCE * 1000)
+        return json.loads(asking.recv_multipart()[1])

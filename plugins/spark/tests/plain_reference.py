@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .event_rows import DAY, HOUR, Row, seconds
+from .event_rows import DAY, HOUR, MONDAY, Row, seconds
 
 SECONDS = {"minute": 60.0, "hour": HOUR, "day": DAY}
+
+BEGINNING = MONDAY.timestamp()
 
 Table = dict[tuple[Any, ...], Row]
 
@@ -56,6 +58,9 @@ def trends(rows: list[Row], every: str) -> Table:
         errors = weight(row for row in some if row["outcome"] not in ("ok", "cancelled"))
         table[key] = {"requests": requests, "errors": errors, "rate_per_s": requests / SECONDS[every]}
         table[key]["error_share"] = share(errors, requests)
+        passed = [row for row in some if row["kind"] == "task" and not row["peer"] and row["service_us"] is not None]
+        table[key]["passed_on"] = weight(passed)
+        table[key]["passed_on_errors"] = weight(row for row in passed if row["outcome"] not in ("ok", "cancelled"))
         for name in ("queue", "service"):
             values = [row[f"{name}_us"] for row in some if row[f"{name}_us"] is not None]
             for rank in (50, 95, 99):
@@ -158,26 +163,38 @@ def flapping(rows: list[Row]) -> Table:
     for key, some in moves.items():
         lost = weight(row for row in of(some, "leave") if row["outcome"] != "left")
         table[key] = {"changes": weight(some), "flaps": lost if lost >= 3 else 0.0}
-    for key, values in list(table.items()):
-        of_broker = table.setdefault((key[0], None, None, key[3]), {"changes": 0.0, "flaps": 0.0})
-        of_broker["changes"] += values["changes"]
-        of_broker["flaps"] += values["flaps"]
+    told = of(rows, "join", "leave", "load")
+    starts = {(row["broker"], row["epoch"]) for row in told}
+    begun = [{"broker": broker, "hour": (epoch / 1e6 - BEGINNING) // HOUR * HOUR} for broker, epoch in starts]
+    known = [row for row in begun if row["hour"] >= min(map(window, told))]
+    for (broker, hour), some in grouped(known, lambda row: (row["broker"], row["hour"])).items():
+        table[broker, None, None, hour] = {"changes": len(some), "flaps": len(some) if len(some) >= 3 else 0.0}
     return table
 
 
+def _worker(row: Row) -> tuple[Any, ...]:
+    return row["broker"], row["service"], row["peer"]
+
+
+def _slots(joins: list[Row], hour: float) -> int:
+    """Give how many tasks at once a worker said that it takes, when it last joined up to the end of an hour."""
+    so_far = [row for row in joins if window(row) <= hour]
+    return max(so_far, key=lambda row: (row["ts"], row["seq"]))["count"] or 1 if so_far else 1
+
+
 def capacity(rows: list[Row], least_hours: int) -> Table:
-    slots: dict[tuple[Any, ...], int] = {}
-    for row in sorted(of(rows, "join"), key=lambda row: (row["ts"], row["seq"])):
-        slots[row["broker"], row["service"], row["peer"]] = row["count"] or 1
+    joins = grouped(of(rows, "join"), _worker)
     served = [row for row in of(rows, "task", "rpc") if row["peer"] and row["service_us"] is not None]
+    begin = min(map(window, served + of(rows, "heartbeat")))
+    there = [row for row in served + of(rows, "heartbeat", "join") if window(row) >= begin]
     table: Table = {}
-    for key, some in grouped(served, lambda row: (window(row), row["service"])).items():
-        peers = {(row["broker"], row["service"], row["peer"]) for row in some}
-        busy = sum(row["service_us"] * row["weight"] for row in some) / 1e6
+    for key, some in grouped(there, lambda row: (window(row), row["service"])).items():
+        workers = {_worker(row) for row in some}
+        busy = sum(row["service_us"] * row["weight"] for row in of(some, "task", "rpc")) / 1e6
         table[key] = {
-            "workers": len(peers),
+            "workers": len(workers),
             "busy_s": busy,
-            "utilisation": busy / HOUR / sum(slots.get(peer, 1) for peer in peers),
+            "utilisation": busy / HOUR / sum(_slots(joins[worker], key[0]) for worker in workers),
         }
     for service in {service for _, service in table}:
         hours = sorted(start for start, name in table if name == service)
@@ -306,17 +323,14 @@ def anomalies(hours: Table, weeks: int, least_weeks: int, deviation: float) -> T
     floors = {"requests": 1.0, "error_share": 0.005, "service_p99": 100.0}
     last = max(start for start, _, _ in hours)
     table: Table = {}
-    starts = {start + 7 * DAY * week for start, _, _ in hours for week in range(1, weeks + 1)}
-    for start in sorted(start for start in starts if start < last):
-        for service, kind in {key[1:] for key in hours}:
+    for service, kind in {key[1:] for key in hours}:
+        own = {start: values for (start, *of), values in hours.items() if of == [service, kind]}
+        starts = {start + 7 * DAY * week for start in own for week in range(1, weeks + 1)}
+        for start in (start for start in starts if start < last):
+            earlier = [own[then] for week in range(1, weeks + 1) if (then := start - 7 * DAY * week) in own]
             for measure, floor in floors.items():
-                before = [
-                    hours[earlier, service, kind][measure]
-                    for earlier in (start - 7 * DAY * week for week in range(1, weeks + 1))
-                    if (earlier, service, kind) in hours
-                ]
-                before = [value for value in before if value is not None]
-                now = hours.get((start, service, kind), {"requests": 0.0}).get(measure)
+                before = [values[measure] for values in earlier if values[measure] is not None]
+                now = own.get(start, {"requests": 0.0}).get(measure)
                 if len(before) < least_weeks or now is None:
                     continue
                 expected = statistics.median(before)

@@ -35,7 +35,7 @@ def write_all(
         "changes": 8,
         "flaps": 4,
     }
-    _write(out, "flapping", [flap, {**flap, "peer": None}])
+    _write(out, "flapping", [flap, {**flap, "service": None, "peer": None}])
     songs = [
         {"song": f"{song} {number}", "requests": 1000.0 / number, "downloads": 90.0 / number, "score": 2000.0 / number,
          "rank": number}
@@ -83,6 +83,7 @@ def _trend(hour: datetime, service: str, number: int, chance: random.Random) -> 
     return {
         "window_start": hour, "service": service, "kind": "task", "requests": float(requests), "errors": errors,
         "rate_per_s": requests / 3600, "error_share": errors / requests, **queue, **times,
+        "passed_on": 0.0, "passed_on_errors": 0.0,
     }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 
 from scale0_core.cli.kit import NegativeError, NotReachedError, UsageError
-from scale0_spark import command, jobs, streaming, tables
+from scale0_spark import command, jobs, running, streaming, tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +59,7 @@ def test_every_job_and_every_stream_has_its_place_in_the_command():
         ["trends", "--since", "2030-01-02", "--until", "2030-01-01"],
         ["stream", "--since", "7d"],
         ["stream", "--address", "tcp://127.0.0.1:1"],
+        ["stream", "--pipe", "events", "--files-per-batch", "9"],
         ["replication", "--wait", "3"],
         ["placement", "--discovery", "tcp://127.0.0.1:1"],
     ],
@@ -74,13 +76,19 @@ def test_options_that_cannot_be_read_are_refused(words: list[str], tmp_path: Pat
     assert call("popularity", *words, "--events", str(tmp_path)).exit_code == 2
 
 
+@pytest.mark.parametrize("words", [["--keep", "2030-01-01"], ["--keep", "long"], ["--files-per-batch", "0"]])
+def test_options_of_a_stream_that_cannot_be_read_are_refused(words: list[str], tmp_path: Path):
+    assert call("stream", *words, "--events", str(tmp_path)).exit_code == 2
+
+
 def test_tables_that_no_stream_makes_are_refused():
     assert call("stream", "--tables", "trends_second").exit_code == 2
     assert call("stream", "--tables", " , ").exit_code == 2
 
 
-def test_a_folder_of_events_that_is_not_there_is_named_before_spark_starts(tmp_path: Path):
-    failure = call("trends", "--events", str(tmp_path / "nowhere"), "--quiet").exception
+@pytest.mark.parametrize("words", [["trends"], ["stream"], ["stream", "--once"]])
+def test_a_folder_of_events_that_is_not_there_is_named_before_spark_starts(words: list[str], tmp_path: Path):
+    failure = call(*words, "--events", str(tmp_path / "nowhere"), "--out", str(tmp_path), "--quiet").exception
     assert isinstance(failure, NegativeError)
     assert "nowhere" in failure.problem.what
     assert "--events" in failure.problem.remedy
@@ -91,6 +99,42 @@ def test_a_pipe_that_nobody_serves_is_named_before_spark_starts(tmp_path: Path):
         "stream", "--pipe", "events", "--address", f"ipc://{tmp_path}/nobody", "--out", str(tmp_path)
     ).exception
     assert isinstance(failure, NotReachedError)
+
+
+@pytest.mark.parametrize(
+    ("offset", "words", "was"),
+    [
+        ('{"logOffset":0}', ["--pipe", "events", "--address", "tcp://127.0.0.1:1"], "files"),
+        ('{"events":{"next":2,"made":1.5}}', [], "the pipe events"),
+        ('{"events":{"next":2,"made":1.5}}', ["--pipe", "others", "--address", "tcp://127.0.0.1:1"], "the pipe events"),
+    ],
+)
+def test_a_checkpoint_of_another_source_is_told_before_spark_starts(
+    offset: str, words: list[str], was: str, tmp_path: Path
+):
+    offsets = tmp_path / ".checkpoints" / "popularity" / "offsets"
+    offsets.mkdir(parents=True)
+    for number in (9, 10):
+        (offsets / str(number)).write_text(f"v1\n{{}}\n{offset}")
+    (offsets / ".10.crc").write_bytes(b"x")
+    place = ("--events", str(tmp_path), "--out", str(tmp_path))
+    failure = call("stream", *words, *place, "--tables", "trends_day,popularity").exception
+    assert isinstance(failure, UsageError)
+    assert failure.problem.what.endswith(f"is of {was}")
+    assert "--checkpoints" in failure.problem.remedy
+
+
+def test_a_stream_that_cannot_go_on_says_so_in_words_of_the_command():
+    told = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n  File x\n"
+        "scale0_spark.zpipes.errors.DataLossError: pipe events is gone; another has its name; from its checkpoint\n"
+        " SQLSTATE: 38000\n=== Streaming Query ==="
+    )
+    with pytest.raises(running.JobError) as failure, running.explained("the stream"):
+        raise PySparkException(told)
+    problem = failure.value.problem
+    assert problem.why == "pipe events is gone; another has its name; from its checkpoint"
+    assert "--checkpoints" in problem.remedy
 
 
 def test_folders_are_those_of_the_broker_unless_others_are_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -1,12 +1,31 @@
-"""Songs are wanted where they are not; a job sees it and plans; the plan arrives; the next search finds them there."""
+"""What brokers tell of becomes tables, and these lead to something: copies of songs, advice, a chart.
 
+Songs are wanted where they are not; a job sees it and plans; the plan arrives; the next search finds them there.
+"""
+
+import contextlib
+import importlib.util
+import json
 import subprocess
 import sys
+import time
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.dataset as dataset
 import pytest
+from click.testing import CliRunner
 
-from .music_quest import PATIENCE, Quest, ask, fetch, holders, until
+from scale0_core.cli import kit
+from scale0_core.client import Client, Worker
+from scale0_core.testing import ProcessBroker
+from scale0_spark import command, running
+
+from .music_quest import PATIENCE, Quest, advice_at, ask, fetch, holders, until
+
+DEMO = Path(__file__).resolve().parents[3] / "examples" / "demo.py"
+DEMO_NEEDS = ("scale0_discovery", "scale0_majordomo", "scale0_musicquest", "scale0_telemetry", "scale0_zpipes")
 
 SONG = b"wanted by all" * 3000
 WANTED = 30
@@ -69,3 +88,78 @@ def test_what_is_wanted_at_a_server_comes_to_it(scale0_broker, tmp_path):
     until(lambda: searched(events, asked, {"hit"}) >= 1)
     (replica,) = [row for row in rows_of(events, "song_replica") if row["subject"] == "hit.ogg"]
     assert (replica["peer"], replica["source"], replica["outcome"]) == (asked, holder, "plan")
+
+
+# --- commands in a session that is there: a start of Spark costs seconds, and other tests have it ---------------------
+
+
+@pytest.fixture
+def run_here(spark, monkeypatch):
+    """Give what runs `scale0 spark` with the session of the tests, and insists that it ends well."""
+
+    @contextlib.contextmanager
+    def given(*_, **__):
+        yield spark
+
+    monkeypatch.setattr(running, "open_session", given)
+
+    def run(*words):
+        done = CliRunner().invoke(command.main, words)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def broker(tmp_path, tmp_path_factory, monkeypatch):
+    """Start a broker on embedded defaults, so that commands find it by its name alone."""
+    runtime = tmp_path_factory.mktemp("s0")  # short: it is a part of names of sockets
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = {"broker.plugins": ["discovery", "telemetry"], "plugin.telemetry.segment_seconds": 0.5}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    started = ProcessBroker(f"b{uuid.uuid4().hex[:6]}", tmp_path, words)
+    yield started
+    started.stop()
+
+
+def test_advice_comes_to_the_discovery_of_the_broker_that_told_of_its_workers(broker, run_here):
+    events = kit.data_dir(broker.name) / "telemetry"
+    with Worker(broker.name) as worker, Client(broker.name, timeout=PATIENCE) as client:
+        worker.add("upper", bytes.upper)
+        worker.wait_ready()
+        assert [reply.body for reply in client.map("upper", [b"a"] * 20)] == [b"A"] * 20
+        until(lambda: len(rows_of(events, "task")) >= 20 and rows_of(events, "join"))
+    told = json.loads(run_here("placement", "--apply", "-n", broker.name, "--quiet", "-o", "json"))
+    shown = advice_at(broker.address("discovery", "requests"))["rows"]
+    assert (told["rows"], len(shown)) == (1, 1)
+    assert (shown[0]["service"], shown[0]["share"], shown[0]["workers_wanted"]) == ("upper", 1.0, 1)
+
+
+@pytest.mark.skipif(
+    not DEMO.exists() or any(importlib.util.find_spec(name) is None for name in DEMO_NEEDS),
+    reason=f"needs the examples, {', '.join(DEMO_NEEDS)}",
+)
+def test_the_demo_draws_its_traffic(broker, run_here, tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("demo", DEMO)
+    demo = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "demo", demo)
+    spec.loader.exec_module(demo)
+    # the waves go by in a tenth of the time
+    quick = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: time.sleep(seconds / 10))
+    monkeypatch.setattr(demo, "time", quick)
+    as_process = demo.run_job
+    monkeypatch.setattr(demo, "run_job", run_here)
+    chart = demo.Chart(kit.data_dir(broker.name) / "telemetry", tmp_path / "report")
+    assert chart.possible
+    told = demo.traffic_becomes_a_chart(chart, broker)
+    page = tmp_path / "report" / "report.html"
+    assert told.endswith(f" events, drawn in {page}")
+    assert {"upper", "lower"} <= {
+        row["service"] for row in dataset.dataset(page.parent / "trends_second").to_table().to_pylist()
+    }
+    assert "What came in, and what failed, by second." in page.read_text()
+    as_process("tables", "--out", str(page.parent))  # as the demo runs jobs
+    with pytest.raises(AssertionError, match="scale0 spark tables ended with 1: "):
+        as_process("tables", "nothing", "--out", str(page.parent))

@@ -96,16 +96,17 @@ def test_what_a_search_finds():
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(), each, max_size=3),
+    max_leaves=5,
 )
 NEARLY = st.fixed_dictionaries(
     {}, optional={
         "name": st.just("a") | ANY, "size": ANY, "sha256": st.just(SHA256) | ANY, "title": ANY, "why": ANY,
-        "holders": st.lists(st.fixed_dictionaries({"endpoint": st.just(THERE) | ANY}) | ANY) | ANY,
+        "holders": st.lists(st.fixed_dictionaries({"endpoint": st.just(THERE) | ANY}) | ANY, max_size=3) | ANY,
     },
 )  # fmt: skip
 TOLD = NEARLY | ANY | st.fixed_dictionaries(
-    {}, optional={key: st.lists(NEARLY | ANY) | ANY for key in ("hits", "accepted", "refused")}
+    {}, optional={key: st.lists(NEARLY | ANY, max_size=3) | ANY for key in ("hits", "accepted", "refused")}
 )  # fmt: skip
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_core.cli.kit import NegativeError
-from scale0_spark import tables
+from scale0_spark import command, tables
+from scale0_spark.report import charts, drawing, page
 from scale0_spark.report.drawing import DARK, LIGHT, label
 from scale0_spark.report.page import ReportError, write_report
 
@@ -67,8 +71,11 @@ class Page(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page]:
     out = tmp_path_factory.mktemp("report")
     sample_tables.write_all(out)
-    written = write_report(out)
-    return out, Page(written.page.read_text(encoding="utf-8"))
+    done = CliRunner().invoke(command.main, ["report", "--out", str(out), "-o", "json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["charts"] == [str(path) for path in sorted((out / "charts").iterdir())]
+    return out, Page(Path(told["page"]).read_text(encoding="utf-8"))
 
 
 def test_the_page_needs_nothing_else(report: tuple[Path, Page]):
@@ -119,7 +126,10 @@ def test_it_can_be_read_in_light_and_dark_and_on_a_phone(report: tuple[Path, Pag
     assert re.findall(r"#[0-9a-f]{6}\b", charts) == []  # charts have the page's colours only
 
 
-def test_names_from_events_stay_names(tmp_path: Path):
+def test_names_from_events_stay_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rendered = drawing._rendered
+    # names in a PNG do no harm, and it takes as long to draw as the rest
+    monkeypatch.setattr(drawing, "_rendered", lambda *how: rendered(*how) if how[-1] == "svg" else b"")
     sample_tables.write_all(tmp_path, services=HOSTILE, days=2, song=HOSTILE[1])
     text = write_report(tmp_path).page.read_text(encoding="utf-8")
     page = Page(text)
@@ -138,8 +148,14 @@ def test_tables_without_rows_give_a_page_without_charts(tmp_path: Path):
     assert Page(written.page.read_text()).all("figure") == []
 
 
+def songs(out: Path) -> None:
+    """Write the smallest table that gives a chart."""
+    song = {"song": "a", "requests": 1.0, "downloads": 1.0, "score": 2.0, "rank": 1}
+    tables.write(out, "popularity", pa.table({name: [value] for name, value in song.items()}))
+
+
 def test_charts_of_an_earlier_report_go(tmp_path: Path):
-    sample_tables.write_all(tmp_path, days=1)
+    songs(tmp_path)
     (tmp_path / "charts").mkdir()
     (tmp_path / "charts" / "gone.png").write_bytes(b"")
     write_report(tmp_path)
@@ -157,6 +173,47 @@ def test_without_matplotlib_a_sentence_says_what_helps(tmp_path: Path, monkeypat
     with pytest.raises(ReportError) as caught:
         write_report(tmp_path)
     assert 'pip install "scale0-spark[report]"' in caught.value.problem.remedy
+
+
+def test_a_damaged_table_is_named_and_the_page_is_of_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    songs(tmp_path)
+    for name in ("trends_day", "anomalies"):
+        tables.write(tmp_path, name, pa.table({"n": range(1000)}))
+    (tmp_path / "trends_day" / "trends_day.parquet").write_bytes(b"PAR1 not really")
+    place = tmp_path / "anomalies" / "anomalies.parquet"  # of which only the values are damaged
+    place.write_bytes(place.read_bytes()[:4] + bytes(500) + place.read_bytes()[504:])
+    written = write_report(tmp_path)
+    assert (len(written.charts), set(written.damaged)) == (1, {"trends_day", "anomalies"})
+    assert "The table trends_day cannot be read" in written.page.read_text()
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    (tmp_path / "popularity" / "popularity.parquet").write_bytes(b"")
+    with pytest.raises(tables.TableDamagedError):
+        write_report(tmp_path)
+
+
+def trend(service: str, kind: str, requests: float, **more: float | None) -> dict[str, Any]:
+    served = {"service_p50": 1.0, "passed_on": 0.0, "passed_on_errors": 0.0, "errors": 0.0} | more
+    shares = {"rate_per_s": requests / 60, "error_share": (served["errors"] or 0.0) / requests}
+    return (
+        {"window_start": sample_tables.START, "service": service, "kind": kind, "requests": requests} | served | shares
+    )
+
+
+def test_a_request_that_crosses_a_bridge_is_counted_once():
+    rows = [
+        trend("bridged", "task", 100.0, errors=10.0, passed_on=100.0, passed_on_errors=10.0),
+        trend("bridged", "rpc", 130.0, errors=13.0),
+        trend("both", "task", 60.0, errors=6.0, passed_on=20.0, passed_on_errors=6.0),  # it has workers of both kinds
+        trend("both", "rpc", 20.0, errors=6.0),
+        trend("inner", "task", 50.0, passed_on=50.0),  # a service of the broker itself
+        trend("inner", "rpc", 1.0, errors=1.0, service_p50=None),  # which no worker of Majordomo offers
+    ]
+    chart = charts.requests(charts.each_once(rows))
+    assert chart is not None
+    counted = {name: (requests, errors) for name, requests, errors, _ in chart.values}
+    assert counted == {"bridged": (130, 13), "both": (60, 6), "inner": (51, 1)}
+    assert {row["service"]: row["rate_per_s"] for row in charts.each_once(rows)[1:2]} == {"both": 40 / 60}
+    assert dict(page._summary({"trends_day": rows}))["requests"] == "241"
 
 
 @given(st.text())

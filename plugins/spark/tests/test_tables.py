@@ -9,17 +9,18 @@ import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.cli.kit import NegativeError, UsageError
-from scale0_spark import tables
+from scale0_spark import command, tables
 
 
 def names(folder: Path) -> list[str]:
@@ -43,20 +44,36 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path):
     )
     assert (entry.rows, entry.columns) == (2, ("window_start", "service", "rate"))
     told = json.loads((tmp_path / "trends_hour.json").read_text())
-    assert told["schema"] == "scale0.table/1"
+    assert told["schema"] == "scale0.table/2"
     assert told["rows"] == 2
     assert told["written"] == "2030-01-02T12:00:00+00:00"
     assert told["columns"][0] == {"name": "window_start", "type": "timestamp[us, tz=UTC]"}
-    assert told["first"] == [
+    assert told["part"] == "newest"
+    assert told["items"] == [
         {"window_start": "2030-01-02T12:00:00+00:00", "service": "a", "rate": 1.5},
         {"window_start": None, "service": None, "rate": None},
     ]
     assert tables.entries(tmp_path) == [entry]
 
 
-def test_only_the_first_rows_stand_in_the_json(tmp_path: Path):
+def test_of_a_long_table_the_first_rows_stand_in_the_json(tmp_path: Path):
     entry = tables.write(tmp_path, "popularity", pa.table({"rank": range(5000)}))
-    assert (entry.rows, len(entry.first)) == (5000, tables.FIRST_ROWS)
+    assert (entry.rows, entry.part) == (5000, "first")
+    assert [item["rank"] for item in entry.items] == list(range(tables.MOST_ITEMS))
+    assert tables.entries(tmp_path) == [entry]
+
+
+def test_of_a_long_table_by_time_the_newest_rows_stand_in_the_json_in_the_order_of_the_table(tmp_path: Path):
+    """As that of capacity, which has one service after the other."""
+    hours = [NOON + timedelta(hours=hour) for hour in range(3000)]
+    columns = {"service": ["a"] * 3000 + ["b"] * 3000, "window_start": pa.array(hours * 2, pa.timestamp("us", "UTC"))}
+    entry = tables.write(tmp_path, "capacity", pa.table(columns))
+    each = tables.MOST_ITEMS // 2
+    assert (entry.rows, entry.part, len(entry.items)) == (6000, "newest", 2 * each)
+    newest = [moment.isoformat() for moment in hours[-each:]]
+    wanted = [(service, moment) for service in "ab" for moment in newest]
+    assert [(item["service"], item["window_start"]) for item in entry.items] == wanted
+    assert tables.entries(tmp_path) == [entry]
 
 
 def test_a_reader_never_sees_a_table_that_is_not_whole(tmp_path: Path):
@@ -121,8 +138,8 @@ def test_a_json_that_is_of_the_table_before_is_not_believed(tmp_path: Path):
     entry = tables.write(tmp_path, "popularity", pa.table({"n": [2]}))
     (tmp_path / "popularity.json").write_bytes(before)
     (found,) = tables.entries(tmp_path)
-    assert (found.rows, found.first) == (1, ({"n": 2},))
-    assert found.first == entry.first
+    assert (found.rows, found.items) == (1, ({"n": 2},))
+    assert found.items == entry.items
     told = json.loads(before)
     assert told["file"] == "popularity/popularity.parquet"
     assert (tmp_path / told["file"]).exists()
@@ -160,6 +177,24 @@ def test_a_damaged_table_is_said_to_be_damaged(tmp_path: Path):
         tables.read(tmp_path, "popularity")
 
 
+def test_beside_a_damaged_table_the_others_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in ("anomalies", "popularity", "trends_day"):
+        tables.write(tmp_path, name, pa.table({"n": [1]}))
+    (tmp_path / "popularity" / "popularity.parquet").write_bytes(b"PAR1 not really")
+    found = tables.survey(tmp_path)
+    assert ([entry.name for entry in found.entries], list(found.damaged)) == (
+        ["anomalies", "trends_day"],
+        ["popularity"],
+    )
+    assert tables.entries(tmp_path) == found.entries
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("the table popularity is left out: ")
+    assert line.endswith("; run the job again")
+    listed = CliRunner().invoke(command.main, ["tables", "--out", str(tmp_path), "-o", "json"])
+    assert [item["table"] for item in json.loads(listed.stdout)["items"]] == ["anomalies", "trends_day"]
+    assert (listed.stderr, listed.exit_code) == (f"{line}\n", 1)
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(
     lambda value: json.dumps(value).encode()
@@ -169,4 +204,4 @@ def test_whatever_stands_in_the_json_the_table_is_listed(tmp_path_factory: pytes
     wanted = tables.write(folder, "popularity", pa.table({"n": [1]}))
     (folder / "popularity.json").write_bytes(text)
     entry = tables.entries(folder)[0]
-    assert (entry.rows, entry.columns, entry.first) == (wanted.rows, wanted.columns, wanted.first)
+    assert (entry.rows, entry.columns, entry.items) == (wanted.rows, wanted.columns, wanted.items)

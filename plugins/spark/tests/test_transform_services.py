@@ -1,19 +1,33 @@
-"""Availability, capacity, placement and anomalies, counted by hand."""
+"""Availability, what workers did by hour, capacity, placement and anomalies, counted by hand."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import Any
+
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from scale0_spark.transforms.anomalies import Anomalies, anomalies
 from scale0_spark.transforms.availability import availability, flapping
 from scale0_spark.transforms.capacity import Capacity, capacity
 from scale0_spark.transforms.placement import Placement, placement_plan
+from scale0_spark.transforms.worker_hours import worker_hours
 
 from .event_rows import DAY, HOUR, MONDAY, WEEK, Log, frame, plain
 
 WORKER = {"service": "echo", "peer": "w1", "group": "north"}
+
+
+def after(seconds: float) -> datetime:
+    return MONDAY + timedelta(seconds=seconds)
+
+
+def same(table: DataFrame, columns: str, *rows: tuple[Any, ...]) -> None:
+    """Compare a table with one that was counted by hand, and the names of its columns; the order is no matter."""
+    assert " ".join(table.columns) == columns
+    assertDataFrameEqual(table, table.sparkSession.createDataFrame(list(rows), table.schema), rtol=1e-12)
 
 
 def test_a_worker_is_down_after_it_was_lost_and_not_missed_after_it_said_goodbye(spark: SparkSession):
@@ -24,24 +38,18 @@ def test_a_worker_is_down_after_it_was_lost_and_not_missed_after_it_said_goodbye
     log.add("join", 200.0, **WORKER, count=1)
     log.add("leave", 400.0, **WORKER, outcome="left")
     log.add("load", 1000.0, group="north")
-    again = Log(epoch=2)
+    again = Log(started=1990.0)
     again.add("join", 2000.0, **WORKER, count=1)
     again.add("load", 2100.0, group="north")
-    worker, broker = sorted(
-        plain(availability(frame(spark, log.rows, again.rows))), key=lambda row: row["peer"] is None
+    same(
+        availability(frame(spark, log.rows, again.rows)),
+        "broker service peer group first_seen last_seen up_s down_s availability joins leaves lost",
+        ("b1", "echo", "w1", "north", MONDAY, after(2000), 400.0, 100.0, 0.8, 3.0, 2.0, 1.0),
+        ("b1", None, None, "north", MONDAY, after(2100), 1100.0, 1000.0, 1100 / 2100, 2.0, 1.0, None),
     )
-    assert list(worker) == [
-        "broker", "service", "peer", "group", "first_seen", "last_seen", "up_s", "down_s", "availability", "joins",
-        "leaves", "lost",
-    ]  # fmt: skip
-    assert worker == {
-        "broker": "b1", **WORKER, "first_seen": 0, "last_seen": 2000, "up_s": 400.0, "down_s": 100.0,
-        "availability": 0.8, "joins": 3, "leaves": 2, "lost": 1,
-    }  # fmt: skip
-    assert broker == {
-        "broker": "b1", "service": None, "peer": None, "group": "north", "first_seen": 0, "last_seen": 2100,
-        "up_s": 1100.0, "down_s": 1000.0, "availability": 1100 / 2100, "joins": 2, "leaves": 1, "lost": None,
-    }  # fmt: skip
+
+
+FLAPPING = "broker service peer window_start changes flaps"
 
 
 def test_a_worker_flaps_when_it_leaves_unexpectedly_three_times_in_an_hour(spark: SparkSession):
@@ -51,19 +59,36 @@ def test_a_worker_flaps_when_it_leaves_unexpectedly_three_times_in_an_hour(spark
         log.add("leave", 10.0 * turn + 5, **WORKER, outcome="silent")
     for turn in range(3):
         log.add("leave", HOUR + turn, **WORKER, outcome="left" if turn else "lost")
-    table = flapping(frame(spark, log.rows))
-    one = MONDAY.replace(hour=1)
-    expected = spark.createDataFrame(
-        [
-            ("b1", None, None, MONDAY, 6.0, 3.0),
-            ("b1", "echo", "w1", MONDAY, 6.0, 3.0),
-            ("b1", None, None, one, 3.0, 0.0),
-            ("b1", "echo", "w1", one, 3.0, 0.0),
-        ],
-        table.schema,
+    same(
+        flapping(frame(spark, log.rows)),
+        FLAPPING,
+        ("b1", None, None, MONDAY, 1.0, 0.0),
+        ("b1", "echo", "w1", MONDAY, 6.0, 3.0),
+        ("b1", "echo", "w1", after(HOUR), 3.0, 0.0),
     )
-    assert table.columns == ["broker", "service", "peer", "window_start", "changes", "flaps"]
-    assertDataFrameEqual(table, expected)
+
+
+def test_a_broker_flaps_when_it_starts_three_times_in_an_hour_though_nobody_tells_of_its_end(spark: SparkSession):
+    early = Log("early", -100 * HOUR)  # before all that is told; who knows how often it started in that hour
+    early.add("load", HOUR, group="north")
+    logs = [early]
+    for turn in range(10):  # nobody is left to tell that its worker is gone, too
+        log = Log("crashing", HOUR + 60.0 * turn)
+        log.add("join", HOUR + 60.0 * turn + 1, **WORKER, count=1)
+        logs.append(log)
+    for turn in range(3):  # without any worker
+        log = Log("lonely", 2 * HOUR - 0.000001 * turn)
+        log.add("load", 2 * HOUR + 10 * turn, group="north")
+        log.add("load", 3 * HOUR + 10 * turn, group="north")  # in another hour than it started
+        logs.append(log)
+    same(
+        flapping(frame(spark, *(log.rows for log in logs))),
+        FLAPPING,
+        ("crashing", None, None, after(HOUR), 10.0, 10.0),
+        ("crashing", "echo", "w1", after(HOUR), 10.0, 0.0),
+        ("lonely", None, None, after(HOUR), 2.0, 0.0),
+        ("lonely", None, None, after(2 * HOUR), 1.0, 0.0),
+    )
 
 
 def busy(log: Log, hour: int, share: float, peer: str = "w1", group: str = "north", service: str = "echo") -> None:
@@ -72,110 +97,183 @@ def busy(log: Log, hour: int, share: float, peer: str = "w1", group: str = "nort
     log.add("task", hour * HOUR + 1, **fields, service_us=round(share * HOUR * 1e6))
 
 
+def test_what_workers_did_by_hour_adds_up(spark: SparkSession):
+    log = Log()
+    log.add("join", 10.0, **WORKER, count=None)
+    log.add("join", 20.0, **WORKER, count=3)
+    log.add("heartbeat", 30.0, **WORKER)
+    busy(log, 0, 0.5)  # at 1 s
+    log.add("task", 40.0, weight=2.0, **WORKER, outcome="timeout", queue_us=0, service_us=10**6)
+    log.add("leave", 50.0, **WORKER, outcome="lost")
+    log.add("task", 60.0, service="echo", group="north", outcome="refused", queue_us=0)
+    log.add("task", 70.0, service="echo", group="north", outcome="ok", queue_us=0, service_us=10**6)  # a bridge has it
+    log.add("heartbeat", HOUR, **WORKER)
+    log.add("load", HOUR, group="north")
+    moments = [(row["ts"], row["seq"]) for row in log.rows]
+    key, never = ("b1", log.epoch, "echo", "w1", "north"), (None, None, None, None, None)
+    same(
+        worker_hours(frame(spark, log.rows)),
+        "window_start broker epoch service peer group told requests turned_away busy_s served_at beats sign_at left_at"
+        " seen_at joined_at slots heard",
+        (MONDAY, *key, 2, 3.0, 2.0, 1802.0, moments[4], 1, moments[5], after(50), after(30), moments[1], 3, after(50)),
+        (MONDAY, *key[:3], None, "north", 1, 1.0, 1.0, None, None, 0, *never, after(70)),
+        (after(HOUR), *key, 0, 0.0, 0.0, None, None, 1, moments[8], None, after(HOUR), None, None, after(HOUR)),
+    )
+
+
+CAPACITY = "window_start service workers busy_s utilisation forecast_per_day saturation_at"
+
+
 def test_a_line_through_the_hours_tells_when_a_service_is_full(spark: SparkSession):
     log = Log()
     log.add("join", 0.0, **WORKER, count=2)
     for hour in range(5):
         busy(log, hour, 0.2 * hour)  # of two tasks at once: 0.1 more each hour
+        busy(log, hour, 0.9 - 0.1 * hour, service="falling")
     busy(log, 0, 0.5, service="calm")
-    rows = plain(capacity(frame(spark, log.rows), Capacity(hours=3)))
-    calm, *echo = rows
-    assert calm == {
-        "window_start": 0, "service": "calm", "workers": 1, "busy_s": 1800.0, "utilisation": 0.5,
-        "forecast_per_day": None, "saturation_at": None,
-    }  # fmt: skip
-    assert [row["utilisation"] for row in echo] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-    assert [row["busy_s"] for row in echo] == pytest.approx([0.0, 720.0, 1440.0, 2160.0, 2880.0])
-    assert {round(row["forecast_per_day"], 9) for row in echo} == {2.4}
-    assert {round(row["saturation_at"]) for row in echo} == {10 * 3600}
-    falling = Log()
-    for hour in range(4):
-        busy(falling, hour, 0.9 - 0.1 * hour)
-    assert {row["saturation_at"] for row in plain(capacity(frame(spark, falling.rows), Capacity(hours=3)))} == {None}
+    for place in range(4):  # a service of the broker itself has them, or a bridge whose other side tells of them
+        log.add("task", 10.0 + place, service="clock", group="north", outcome="ok", queue_us=0, service_us=10**9)
+    same(
+        capacity(frame(spark, log.rows), Capacity(hours=3)),
+        CAPACITY,
+        (MONDAY, "calm", 1, 1800.0, 0.5, None, None),
+        *((after(hour * HOUR), "echo", 1, 720.0 * hour, 0.1 * hour, 2.4, after(10 * HOUR)) for hour in range(5)),
+        *(
+            (after(hour * HOUR), "falling", 1, (0.9 - 0.1 * hour) * HOUR, 0.9 - 0.1 * hour, -2.4, None)
+            for hour in range(5)
+        ),
+    )
 
 
-def test_workers_are_wanted_where_requests_come_and_taken_from_where_none_do(spark: SparkSession):
+def test_workers_that_have_nothing_to_do_have_room_for_more(spark: SparkSession):
+    """Two of ten do everything; then nobody asks for anything; then eight of them are gone."""
     log = Log()
+    for number in range(10):
+        idle = {"service": "echo", "peer": f"w{number}", "group": "north"}
+        log.add("join", -3 * HOUR, **idle, count=1)
+        for hour in range(3 if number < 2 else 2):
+            log.add("heartbeat", hour * HOUR + 10, **idle)
+        if number >= 2:
+            log.add("leave", 2 * HOUR, **idle, outcome="left")
+    for peer in ("w0", "w1"):
+        busy(log, 0, 1.0, peer)
+        busy(log, 2, 1.0, peer)
+    same(
+        capacity(frame(spark, log.rows)),  # joins from before the span give no hours
+        CAPACITY,
+        (MONDAY, "echo", 10, 7200.0, 0.2, None, None),
+        (after(HOUR), "echo", 10, 0.0, 0.0, None, None),
+        (after(2 * HOUR), "echo", 2, 7200.0, 1.0, None, None),
+    )
+
+
+def test_a_worker_may_do_as_many_tasks_as_it_said_when_it_last_joined_by_then(spark: SparkSession):
+    log, again = Log(), Log(started=2 * HOUR)
+    busy(log, 0, 0.5)  # its join is no longer stored
+    log.add("join", HOUR, **WORKER, count=2)
+    log.add("join", HOUR + 1, **WORKER, count=4)
+    busy(log, 1, 0.5)
+    busy(log, 2, 0.5)
+    again.add("join", 3 * HOUR, **WORKER, count=8)
+    busy(again, 3, 0.5)
+    rows = plain(capacity(frame(spark, log.rows, again.rows)))
+    assert [row["utilisation"] for row in rows] == [0.5, 0.125, 0.125, 0.0625]
+
+
+def come(log: Log, at: float, service: str, *peers: str, group: str = "north") -> None:
+    for peer in peers:
+        log.add("join", at, service=service, peer=peer, group=group, count=1)
+
+
+def echo_in_four_groups(log: Log) -> None:
     for peer, group in (("w1", "north"), ("w2", "south"), ("w3", "south"), ("w4", "east")):
-        log.add("join", 0.0, service="echo", peer=peer, group=group, count=1)
-    log.add("join", 0.0, service="echo", peer="gone", group="east", count=1)
+        come(log, 0.0, "echo", peer, group=group)
+    come(log, 0.0, "echo", "gone", group="east")
     log.add("leave", 1.0, service="echo", peer="gone", group="east", outcome="left")
     for hour in range(2):
         busy(log, hour, 1.0)  # one worker has too much
         busy(log, hour, 0.25, "w2", "south")
         busy(log, hour, 0.25, "w3", "south")
     log.add("task", 5.0, service="echo", group="west", outcome="refused", queue_us=1)  # nobody is there
-    table = placement_plan(frame(spark, log.rows))
-    expected = spark.createDataFrame(
-        [
-            ("echo", "east", 1, 0, 0.0, 0.0, "move", "only 0.0 % of the requests come here; other groups want workers"),
-            ("echo", "north", 1, 2, 1.0, 2 / 7, "add", "busy hours load the workers to 100.0 %"),
-            ("echo", "south", 2, 2, 0.25, 4 / 7, "keep", "busy hours load the workers to 25.0 %"),
-            ("echo", "west", 0, 1, 0.0, 1 / 7, "add", "100.0 % of the requests were refused or timed out"),
-        ],
-        table.schema,
-    )
-    assert table.columns == [
-        "service", "group", "workers_now", "workers_wanted", "utilisation", "share", "advice", "reason"
-    ]  # fmt: skip
-    assertDataFrameEqual(table, expected)
 
 
-def test_workers_with_little_to_do_are_taken_away_with_care(spark: SparkSession):
-    log = Log()
-    for peer in ("w1", "w2", "w3", "w4"):
-        log.add("join", 0.0, service="echo", peer=peer, group="north", count=1)
-    busy(log, 0, 0.6)
-    busy(log, 1, 0.6)
-    (row,) = plain(placement_plan(frame(spark, log.rows)))
-    assert (row["workers_now"], row["workers_wanted"], row["advice"]) == (4, 2, "remove")
-
-
-def workers_now(spark: SparkSession, *logs: Log, **options: float) -> dict[str, int]:
-    plan = placement_plan(frame(spark, *(log.rows for log in logs)), Placement(**options))
-    return {row["service"]: row["workers_now"] for row in plain(plan)}
-
-
-def test_a_worker_that_is_gone_is_gone_though_its_last_task_is_told_after_it(spark: SparkSession):
-    log = Log()
-    log.add("join", 0.0, **WORKER, count=1)
-    log.add("leave", 60.0, **WORKER, outcome="lost")
-    log.add("task", 60.0, **WORKER, outcome="lost", queue_us=1, service_us=2)
+def workers_that_are_gone(log: Log) -> None:
+    lost, left = ({"service": service, "peer": "w1", "group": "north"} for service in ("lost", "left"))
+    log.add("join", 0.0, **lost, count=1)
+    log.add("leave", 60.0, **lost, outcome="lost")
+    log.add("task", 60.0, **lost, outcome="lost", queue_us=1, service_us=2)
     for at in (0.0, 30.0):
-        log.add("heartbeat", at, service="sum", peer="w1", group="north")
-    log.add("leave", 30.0, service="sum", peer="w1", group="north", outcome="left")
-    log.add("join", 30.0, service="sum", peer="w2", group="north")
-    assert workers_now(spark, log) == {"echo": 0, "sum": 1}
+        log.add("heartbeat", at, **left)
+    log.add("leave", 30.0, **left, outcome="left")
+    come(log, 30.0, "left", "w2")
 
 
-def test_workers_of_a_broker_count_since_its_last_start_and_while_it_is_heard_of(spark: SparkSession):
-    killed, again, gone = Log(epoch=1), Log(epoch=2), Log("b2")
-    for peer in ("w1", "w2", "w3"):
-        killed.add("join", 0.0, service="echo", peer=peer, group="north", count=1)
-    again.add("join", 100.0, **WORKER, count=1)
-    again.add("heartbeat", 8 * DAY, **WORKER)
-    gone.add("join", 200.0, service="sum", peer="w9", group="north", count=1)
-    assert workers_now(spark, killed, again, gone) == {"echo": 1}
-    assert workers_now(spark, killed, again, gone, alive_days=9.0) == {"echo": 1, "sum": 1}
-
-
-def test_tasks_that_a_bridge_passes_on_count_once_and_those_of_the_broker_itself_not(spark: SparkSession):
-    log = Log()
-    log.add("join", 0.0, **WORKER, count=1)
+def tasks_that_a_bridge_passes_on(log: Log) -> None:
+    worker = {"service": "bridged", "peer": "w1", "group": "north"}
+    log.add("join", 0.0, **worker, count=1)
     for place in range(4):  # as the broker tells them, whose worker for them is a bridge
-        log.add("task", 10.0 + place, service="echo", group="north", outcome="timeout", queue_us=0, service_us=10**9)
+        log.add("task", 10.0 + place, service="bridged", group="north", outcome="timeout", queue_us=0, service_us=10**9)
         log.add("task", 10.0 + place, service="clock", group="north", outcome="ok", queue_us=0, service_us=10**9)
     for place in range(2):  # and Majordomo
-        log.add("rpc", 10.0 + place, **WORKER, outcome="ok", queue_us=0, service_us=18 * 10**8)
-    events = frame(spark, log.rows)
-    (row,) = plain(placement_plan(events))
-    assert row == {
-        "service": "echo", "group": "north", "workers_now": 1, "workers_wanted": 2, "utilisation": 1.0, "share": 1.0,
-        "advice": "add", "reason": "busy hours load the workers to 100.0 %",
-    }  # fmt: skip
-    assert [(row["service"], row["workers"], row["utilisation"]) for row in plain(capacity(events))] == [
-        ("echo", 1, 1.0)
-    ]
+        log.add("rpc", 10.0 + place, **worker, outcome="ok", queue_us=0, service_us=18 * 10**8)
+
+
+@pytest.fixture(scope="module")
+def plan(spark: SparkSession) -> DataFrame:
+    """Make one plan for all services of the tests below, since a job costs seconds; none meets another."""
+    log, killed, again = Log(), Log("killed"), Log("killed", 90.0)
+    echo_in_four_groups(log)
+    workers_that_are_gone(log)
+    tasks_that_a_bridge_passes_on(log)
+    come(log, 0.0, "idle", "w1", "w2", "w3", "w4")
+    for hour in range(2):
+        busy(log, hour, 0.6, service="idle")
+    come(killed, 0.0, "started again", "w1", "w2", "w3")
+    come(again, 100.0, "started again", "w1")
+    silent, heard = Log("silent"), Log("heard")
+    come(silent, 2.9 * DAY, "silent", "w1")
+    come(heard, 3.1 * DAY, "heard", "w1")
+    for one in (log, again):
+        one.add("heartbeat", 8 * DAY, service="here", peer=one.broker, group="north")
+    rows = (one.rows for one in (log, killed, again, silent, heard))
+    table = placement_plan(frame(spark, *rows), Placement(alive_days=5.0))
+    return spark.createDataFrame(table.toArrow(), table.schema)
+
+
+def advised(plan: DataFrame, *columns: str) -> dict[str, tuple[Any, ...]]:
+    return {row["service"]: tuple(row[name] for name in columns) for row in plan.collect() if row["service"] != "echo"}
+
+
+def test_workers_are_wanted_where_requests_come_and_taken_from_where_none_do(plan: DataFrame):
+    same(
+        plan.where("service = 'echo'"),
+        "service group workers_now workers_wanted utilisation share advice reason",
+        ("echo", "east", 1, 0, 0.0, 0.0, "move", "only 0.0 % of the requests come here; other groups want workers"),
+        ("echo", "north", 1, 2, 1.0, 2 / 7, "add", "busy hours load the workers to 100.0 %"),
+        ("echo", "south", 2, 2, 0.25, 4 / 7, "keep", "busy hours load the workers to 25.0 %"),
+        ("echo", "west", 0, 1, 0.0, 1 / 7, "add", "100.0 % of the requests were refused or timed out"),
+    )
+
+
+def test_workers_with_little_to_do_are_taken_away_with_care(plan: DataFrame):
+    assert advised(plan, "workers_now", "workers_wanted", "advice")["idle"] == (4, 2, "remove")
+
+
+def test_a_worker_that_is_gone_is_gone_though_its_last_task_is_told_after_it(plan: DataFrame):
+    found = advised(plan, "workers_now")
+    assert (found["lost"], found["left"]) == ((0,), (1,))
+
+
+def test_workers_of_a_broker_count_since_its_last_start_and_while_it_is_heard_of(plan: DataFrame):
+    found = advised(plan, "workers_now")
+    assert (found["started again"], found["heard"], found["here"]) == ((1,), (1,), (2,))
+    assert "silent" not in found
+
+
+def test_tasks_that_a_bridge_passes_on_count_once_and_those_of_the_broker_itself_not(plan: DataFrame):
+    found = advised(plan, "workers_now", "workers_wanted", "utilisation", "share", "advice", "reason")
+    assert found["bridged"] == (1, 2, 1.0, 1.0, "add", "busy hours load the workers to 100.0 %")
+    assert "clock" not in found
 
 
 def hour_of_requests(log: Log, at: float, requests: int, errors: int = 0, service_us: int = 1000) -> None:
@@ -194,15 +292,11 @@ def test_an_hour_is_unusual_when_it_is_unlike_the_same_hour_of_the_weeks_before(
     hour_of_requests(log, 3 * WEEK + HOUR, 51, service_us=10_000)  # and at this hour of the next day, nothing
     hour_of_requests(log, 3 * WEEK + 2 * DAY, 10)  # never seen before: nothing is said
     hour_of_requests(log, 3 * WEEK + 2 * DAY + HOUR, 1)  # the last hour is not over
-    table = anomalies(frame(spark, log.rows), Anomalies(weeks=3, least_weeks=3))
-    rows = [tuple(row.values()) for row in plain(table)]
-    assert table.columns == ["window_start", "service", "kind", "measure", "value", "expected", "deviation", "weeks"]
-    expected = [
-        (3 * WEEK, "echo", "task", "error_share", 1.0, 0.0, 200.0, 3),
-        (3 * WEEK, "echo", "task", "requests", 20.0, 10.0, 10 / 1.4826, 3),
-        (3 * WEEK + HOUR, "echo", "task", "service_p99", 10_000.0, 1000.0, 90.0, 3),
-        (3 * WEEK + DAY, "echo", "task", "requests", 0.0, 100.0, -20.0, 3),
-    ]
-    assert [row[:4] for row in rows] == [row[:4] for row in expected]
-    for row, wanted in zip(rows, expected, strict=True):
-        assert row[4:] == pytest.approx(wanted[4:])
+    same(
+        anomalies(frame(spark, log.rows), Anomalies(weeks=3, least_weeks=3)),
+        "window_start service kind measure value expected deviation weeks",
+        (after(3 * WEEK), "echo", "task", "error_share", 1.0, 0.0, 200.0, 3),
+        (after(3 * WEEK), "echo", "task", "requests", 20.0, 10.0, 10 / 1.4826, 3),
+        (after(3 * WEEK + HOUR), "echo", "task", "service_p99", 10_000.0, 1000.0, 90.0, 3),
+        (after(3 * WEEK + DAY), "echo", "task", "requests", 0.0, 100.0, -20.0, 3),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -30,6 +32,27 @@ def test_a_request_counts_half_after_each_half_life(spark: SparkSession):
     later = MONDAY.timestamp() + 14 * DAY
     scores = {row["song"]: row["score"] for row in plain(popularity(frame(spark, log.rows), Popularity(3.5, later)))}
     assert scores == pytest.approx({"old": 2 / 16, "new": 1 / 4, "also new": 1 / 4})
+
+
+def test_sums_of_songs_hold_for_any_time_of_looking(spark: SparkSession):
+    log = Log()
+    origin = (datetime(2026, 1, 1, tzinfo=timezone.utc) - MONDAY).total_seconds()
+    log.add("song_search", origin, subject="old", outcome="hit")
+    log.add("song_download", origin + 7 * DAY, weight=3.0, subject="old", outcome="ok")
+    log.add("song_search", origin - 7 * DAY, subject="older", outcome="miss")
+    log.add("song_search", origin, subject=None, outcome="miss")
+    log.add("song_replica", origin, subject="old", outcome="plan")
+    table = totals(frame(spark, log.rows))
+    first, second, *_ = (row["ts"] for row in log.rows[1:])
+    expected = spark.createDataFrame([("old", 1.0, 3.0, 7.0, first), ("older", 1.0, 0.0, 0.5, second)], table.schema)
+    assert table.columns == ["song", "requests", "downloads", "grown", "last_ts"]
+    assertDataFrameEqual(table, expected, rtol=1e-12)
+    table = ranked(expected)
+    assertDataFrameEqual(
+        table,
+        spark.createDataFrame([("old", 1.0, 3.0, 3.5, 1), ("older", 1.0, 0.0, 0.25, 2)], table.schema),
+        rtol=1e-12,
+    )
 
 
 def test_a_half_life_of_minutes_is_no_trouble_for_a_batch_and_refused_by_a_stream(spark: SparkSession):
@@ -110,7 +133,7 @@ def test_a_plan_is_limited_for_each_server_and_leaves_out_those_that_are_gone(sp
     gone, songs = "tcp://127.0.0.1:9", [f"song {place}" for place in range(5)]
     log.add("song_download", 0.0, peer=gone, subject="song 4", outcome="ok")
     searches(log, gone, "song 0", 50)
-    late = Log(epoch=2)
+    late = Log(started=30 * DAY)
     for place, song in enumerate(songs):
         for turn in range(place + 1):
             late.add("song_search", 30 * DAY + turn, peer=NORTH, subject=song, outcome="found")

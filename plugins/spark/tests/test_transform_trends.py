@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertDataFrameEqual
 
@@ -14,7 +14,7 @@ from .event_rows import DAY, HOUR, MONDAY, Log, by_chance, frame, plain
 
 COLUMNS = [
     "window_start", "service", "kind", "requests", "errors", "rate_per_s", "error_share",
-    "queue_p50", "queue_p95", "queue_p99", "service_p50", "service_p95", "service_p99",
+    "queue_p50", "queue_p95", "queue_p99", "service_p50", "service_p95", "service_p99", "passed_on", "passed_on_errors",
 ]  # fmt: skip
 
 
@@ -26,7 +26,10 @@ def test_trends_of_a_minute_counted_by_hand(spark: SparkSession):
         (59.999999, "cancelled", 30, 300),
         (60.0, "timeout", 40, 400),
     ):
-        log.add("task", at, service="echo", outcome=outcome, queue_us=queue_us, service_us=service_us)
+        log.add("task", at, service="echo", peer="w", outcome=outcome, queue_us=queue_us, service_us=service_us)
+    for outcome in ("ok", "error"):  # a bridge passes them on, or a service of the broker itself has them
+        log.add("task", 60.0, weight=2.0, service="inner", outcome=outcome, queue_us=0, service_us=1)
+    log.add("task", 60.0, service="inner", outcome="refused", queue_us=0)  # nobody had it
     log.add("rpc", 5.0, service="echo", outcome="refused", queue_us=7)
     log.add("join", 5.0, service="echo", peer="w")
     table = trends(frame(spark, log.rows), "minute").orderBy("window_start", "kind")
@@ -34,9 +37,10 @@ def test_trends_of_a_minute_counted_by_hand(spark: SparkSession):
     first, second = MONDAY, MONDAY.replace(minute=1)
     expected = spark.createDataFrame(
         [
-            Row(*COLUMNS)(first, "echo", "rpc", 1.0, 1.0, 1 / 60, 1.0, 7.0, 7.0, 7.0, None, None, None),
-            Row(*COLUMNS)(first, "echo", "task", 3.0, 1.0, 3 / 60, 1 / 3, 20.0, 30.0, 30.0, 200.0, 300.0, 300.0),
-            Row(*COLUMNS)(second, "echo", "task", 1.0, 1.0, 1 / 60, 1.0, 40.0, 40.0, 40.0, 400.0, 400.0, 400.0),
+            (first, "echo", "rpc", 1.0, 1.0, 1 / 60, 1.0, 7.0, 7.0, 7.0, None, None, None, 0.0, 0.0),
+            (first, "echo", "task", 3.0, 1.0, 3 / 60, 1 / 3, 20.0, 30.0, 30.0, 200.0, 300.0, 300.0, 0.0, 0.0),
+            (second, "echo", "task", 1.0, 1.0, 1 / 60, 1.0, 40.0, 40.0, 40.0, 400.0, 400.0, 400.0, 0.0, 0.0),
+            (second, "inner", "task", 5.0, 3.0, 5 / 60, 0.6, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 4.0, 2.0),
         ],
         table.schema,
     )
@@ -66,7 +70,7 @@ def test_ranks_of_percentiles_of_large_windows_are_off_by_as_much_as_is_stated_a
     rows = spark.range(0, count, 1, 4).select(
         F.timestamp_seconds(F.lit(int(MONDAY.timestamp())) + number % 3600).alias("ts"),
         F.lit("echo").alias("service"), F.lit("task").alias("kind"), F.lit("ok").alias("outcome"),
-        F.lit(1.0).alias("weight"),
+        F.lit(1.0).alias("weight"), F.lit("w").alias("peer"),
         (number * 7919 % count).alias("queue_us"),  # each value once, by and by
         (10 * (number * 104_729 % count)).alias("service_us"),
     )  # fmt: skip

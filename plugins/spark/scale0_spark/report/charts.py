@@ -133,6 +133,24 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+def each_once(rows: Rows) -> list[Row]:
+    """Leave out requests that a bridge passed on where those who got them tell of them, too.
+
+    A broker tells of them as tasks that no worker had, and Majordomo as those that its workers answered. Of a service
+    that no worker of Majordomo answers, such tasks are its own: a service of the broker itself has them.
+    """
+    bridged = {row["service"] for row in rows if row["kind"] == "rpc" and row["service_p50"] is not None}
+    counted = [_without_passed_on(row) if row["service"] in bridged and row.get("passed_on") else row for row in rows]
+    return [row for row in counted if row["requests"]]
+
+
+def _without_passed_on(row: Row) -> Row:
+    requests, errors = row["requests"] - row["passed_on"], row["errors"] - row["passed_on_errors"]
+    rate = row["rate_per_s"] * requests / row["requests"]
+    share = errors / requests if requests else 0.0
+    return {**row, "requests": requests, "errors": errors, "rate_per_s": rate, "error_share": share}
+
+
 def requests(rows: Rows) -> Chart | None:
     """Show the requests of each service over time."""
     lines = lines_by(rows, "service", lambda row: row["rate_per_s"], lambda row: row["requests"] or 0.0)

@@ -41,6 +41,8 @@ class Written:
 
     page: Path
     charts: tuple[Path, ...]
+    damaged: tuple[str, ...] = ()
+    """Tables that cannot be read; the page is of the others."""
 
 
 @attrs.frozen
@@ -57,26 +59,36 @@ class Section:
 
 def write_report(out: Path, now: datetime | None = None) -> Written:
     """Write `report.html` and `charts/*.png` from the tables of a folder."""
-    entries = tables.entries(out)
-    if not entries:
+    rows, damaged = _readable(out)
+    if not rows:
+        if damaged:
+            raise next(iter(damaged.values()))
         raise NegativeError(
             f"there are no tables in {out}", "the report is made of what the jobs write there", "no report was written",
             "run the jobs first: scale0 spark run",
         )  # fmt: skip
-    rows = {entry.name: _rows(out, entry.name) for entry in entries if entry.name in tables.TABLES}
+    tables.say_damaged(damaged)
     sections = [section for section in _sections(rows) if section.charts or section.rows]
     pictures = _draw([chart for section in sections for chart in section.charts])
     files = _write_pictures(out / "charts", pictures)
     moment = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
     page = out / "report.html"
     with tables.beside(page) as file:
-        file.write(_page(sections, pictures, _summary(rows), moment).encode())
-    return Written(page, tuple(files))
+        file.write(_page(sections, pictures, _summary(rows), moment, damaged).encode())
+    return Written(page, tuple(files), tuple(damaged))
 
 
-def _rows(out: Path, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tables.read(out, name).to_pylist()
-    return found
+def _readable(out: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, tables.TableDamagedError]]:
+    """Give the rows of all tables that can be read, and why others cannot."""
+    found = tables.survey(out)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    damaged = {name: error for name, error in found.damaged.items() if name in tables.TABLES}
+    for name in (entry.name for entry in found.entries if entry.name in tables.TABLES):
+        try:
+            rows[name] = tables.read(out, name).to_pylist()
+        except tables.TableDamagedError as error:  # what stands beside it may be in order
+            damaged[name] = error
+    return rows, damaged
 
 
 def _draw(wanted: Iterable[Chart]) -> dict[str, Picture]:
@@ -105,16 +117,18 @@ def _write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> list[Path]
 
 def _sections(rows: Mapping[str, list[dict[str, Any]]]) -> list[Section]:
     trends = rows.get(_grain(rows), [])
+    counted = charts.each_once(trends)
     grain = _grain(rows).removeprefix("trends_")
     return [
         Section("Traffic", f"What came in, and what failed, by {grain}.",
-                _some(charts.requests(trends), charts.errors(trends))),
+                _some(charts.requests(counted), charts.errors(counted))),
         Section("How long it took", f"Service time and queue of the busiest services, by {grain}.",
                 charts.latencies(trends)),
         Section("Capacity and availability", "How busy the workers are, when they will be full, and who was away.",
                 _some(charts.capacity(rows.get("capacity", [])), charts.availability(rows.get("availability", [])))),
-        _plan("Flapping", "Workers and brokers that left unexpectedly three times or more within an hour.",
-              [row for row in rows.get("flapping", []) if (row.get("flaps") or 0) > 0],
+        _plan("Flapping", "Workers that left unexpectedly, and brokers that started, again and again within an hour;"
+              " the latest first. Rows without a service are brokers.",
+              [row for row in reversed(rows.get("flapping", [])) if (row.get("flaps") or 0) > 0],
               ("window_start", "broker", "service", "peer", "changes", "flaps")),
         Section("Unusual hours", "Compared with the same hour of the same weekday in the weeks before.",
                 _some(charts.anomalies(rows.get("anomalies", [])))),
@@ -156,7 +170,7 @@ def _plan(title: str, about: str, rows: Sequence[Row], columns: tuple[str, ...])
 
 def _summary(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:
     """Give the figures at the top of the page."""
-    trends = rows.get("trends_day") or rows.get("trends_hour") or rows.get("trends_minute") or []
+    trends = charts.each_once(rows.get("trends_day") or rows.get("trends_hour") or rows.get("trends_minute") or [])
     requests, errors = (sum(row[column] or 0.0 for row in trends) for column in ("requests", "errors"))
     figures = []
     if requests:
@@ -179,12 +193,14 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:
 
 
 def _page(
-    sections: Sequence[Section], pictures: Mapping[str, Picture], figures: list[tuple[str, str]], moment: datetime
-) -> str:
+    sections: Sequence[Section], pictures: Mapping[str, Picture], figures: list[tuple[str, str]], moment: datetime,
+    damaged: Iterable[str] = (),
+) -> str:  # fmt: skip
     tiles = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in figures)
     links = "".join(f'<li><a href="#{_anchor(one.title)}">{_text(one.title)}</a></li>' for one in sections)
     body = "\n".join(_section(section, pictures) for section in sections)
     written = moment.strftime("%Y-%m-%d %H:%M UTC")
+    missing = "".join(f"<p>The table {_text(name)} cannot be read; run its job again.</p>" for name in damaged)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -197,7 +213,7 @@ def _page(
 </head>
 <body>
 <a class="skip" href="#content">To the charts</a>
-<header><h1>Scale0 report</h1><p>Written {written}. All times are UTC.</p>
+<header><h1>Scale0 report</h1><p>Written {written}. All times are UTC.</p>{missing}
 <dl class="tiles">{tiles}</dl>
 <nav aria-label="Sections"><ul>{links}</ul></nav></header>
 <main id="content">

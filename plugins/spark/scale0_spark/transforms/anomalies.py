@@ -51,12 +51,12 @@ class Anomalies:
         return floors[measure]
 
 
-def anomalies(events: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:  # noqa: B008
+def anomalies(events: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:
     """Give a row for each unusual hour and measure of a service; the last hour is not over and left out."""
     return unusual(trends(events, "hour"), options)
 
 
-def unusual(hours: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:  # noqa: B008
+def unusual(hours: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:
     """Find the unusual rows of a table of trends by hour; an hour that is not there had no requests."""
     measured = _measured(hours)
     compared = _expected(measured, options).join(

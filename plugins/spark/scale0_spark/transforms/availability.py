@@ -1,5 +1,8 @@
 """How long workers and brokers were there, and which of them come and go.
 
+A worker flaps when it leaves unexpectedly again and again. Nobody tells of a broker that it left, so a broker flaps
+when it starts again and again.
+
 A worker is up from its join, or from any sign of life, until it leaves. After an unexpected leave it is down until it
 comes back. After it said goodbye it is neither: nobody misses it. Only time in which its broker told of events counts.
 """
@@ -16,9 +19,13 @@ from scale0_spark.transforms.windows import total, window
 KINDS = ("join", "leave", "heartbeat", "load")
 """The kinds of events that availability is made of; `load` shows that a broker was there."""
 
-FLAPPING_KINDS = ("join", "leave")
+HOUR_US = 3_600_000_000
 
-FLAPPING_KEYS = ("broker", "service", "peer", "window_start")
+FLAPPING_KINDS = ("join", "leave", "load")
+"""The kinds of events that flapping is made of; `load` shows that a broker without workers has started."""
+
+FLAPPING_KEYS = ("broker", "epoch", "service", "peer", "window_start")
+"""What rows of the sums are told apart by."""
 
 
 @attrs.frozen
@@ -26,7 +33,7 @@ class Availability:
     """What availability depends on."""
 
     flaps: int = attrs.field(default=3, validator=attrs.validators.ge(1))
-    """How often a worker leaves unexpectedly within an hour when it is said to flap."""
+    """How often a worker leaves unexpectedly, or a broker starts, within an hour when it is said to flap."""
 
 
 def left_unexpectedly() -> Column:
@@ -99,35 +106,61 @@ def _with_share(rows: DataFrame) -> DataFrame:
 
 
 def changes(events: DataFrame) -> DataFrame:
-    """Count comings and goings of each worker by hour; the sums of a stream and of a batch are the same."""
+    """Count comings and goings of each worker by hour and start of its broker, which may have none.
+
+    The sums of a stream and of a batch are the same.
+    """
+    moved = F.col("kind") != "load"
     counted = (
         events.where(F.col("kind").isin(*FLAPPING_KINDS))
-        .groupBy(window("hour"), "broker", "service", "peer")
-        .agg(total().alias("changes"), total(left_unexpectedly()).alias("unexpected"))
+        .groupBy(window("hour"), "broker", "epoch", "service", "peer")
+        .agg(total(moved).alias("changes"), total(left_unexpectedly()).alias("unexpected"))
     )
     return counted.select(
-        "broker", "service", "peer", F.col("window.start").alias("window_start"), "changes", "unexpected"
+        "broker", "epoch", "service", "peer", F.col("window.start").alias("window_start"), "changes", "unexpected"
     )
 
 
-def flaps(counted: DataFrame, options: Availability = Availability()) -> DataFrame:  # noqa: B008
-    """Tell of each worker, and of each broker's workers together, how often they flapped in an hour."""
-    often = F.col("unexpected") >= F.lit(float(options.flaps))
-    workers = counted.select(
+def flaps(counted: DataFrame, options: Availability = Availability()) -> DataFrame:
+    """Tell of each worker and of each broker how often it flapped in an hour."""
+    workers = (
+        counted.where(F.col("changes") > 0)
+        .groupBy("broker", "service", "peer", "window_start")
+        .agg(F.sum("changes").alias("changes"), F.sum("unexpected").alias("times"))
+    )
+    rows = workers.unionByName(_starts(counted))
+    often = F.col("times") >= F.lit(float(options.flaps))
+    flapping = rows.select(
         "broker", "service", "peer", "window_start", "changes",
-        F.when(often, F.col("unexpected")).otherwise(F.lit(0.0)).alias("flaps"),
+        F.when(often, F.col("times")).otherwise(F.lit(0.0)).alias("flaps"),
     )  # fmt: skip
-    nobody = F.lit(None).cast("string")
-    brokers = (
-        workers.groupBy("broker", "window_start")
-        .agg(F.sum("changes").alias("changes"), F.sum("flaps").alias("flaps"))
+    return in_order(flapping, "window_start", "broker", "service", "peer")
+
+
+def _starts(counted: DataFrame) -> DataFrame:
+    """Count the starts of each broker by hour; an epoch is the time of one, so that any event tells of it.
+
+    A broker that runs still tells of a start from before the span that is looked at. Others of that hour are not known.
+    """
+    hour = F.timestamp_micros(F.col("epoch") - F.pmod(F.col("epoch"), F.lit(HOUR_US)))
+    first = F.min("first_told").over(Window.partitionBy(F.lit(0)))
+    nobody, starts = F.lit(None).cast("string"), F.count(F.lit(1)).cast("double")
+    return (
+        counted.groupBy("broker", "epoch")
+        .agg(F.min("window_start").alias("first_told"))
+        .withColumns({"window_start": hour, "first": first})
+        .where(F.col("window_start") >= F.col("first"))
+        .groupBy("broker", "window_start")
+        .agg(starts.alias("changes"), starts.alias("times"))
         .withColumns({"service": nobody, "peer": nobody})
     )
-    return in_order(workers.unionByName(brokers), "window_start", "broker", "service", "peer")
 
 
-def flapping(events: DataFrame, options: Availability = Availability()) -> DataFrame:  # noqa: B008
-    """Give a row for each worker and hour in which it came or went, and one for each broker and hour."""
+def flapping(events: DataFrame, options: Availability = Availability()) -> DataFrame:
+    """Give a row for each worker and hour in which it came or went, and for each broker and hour in which it started.
+
+    Rows of brokers have neither service nor peer.
+    """
     return flaps(changes(events), options)
 
 

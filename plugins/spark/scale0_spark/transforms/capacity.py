@@ -1,8 +1,8 @@
 """How busy services are, and when they will be full if things go on as they did.
 
 Utilisation of an hour is the time that workers spent on requests, divided by the time that they had: an hour for each
-task that a worker may do at once. A request counts in the hour of its end. The forecast is the line through all hours
-by least squares.
+task that a worker may do at once, whether it had anything to do or not. A request counts in the hour of its end. The
+forecast is the line through all hours by least squares.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from scale0_spark.transforms.order import in_order
-from scale0_spark.transforms.worker_hours import busy_workers, worker_hours
+from scale0_spark.transforms.worker_hours import present_workers, worker_hours
 
-KINDS = ("task", "rpc", "join")
+KINDS = ("task", "rpc", "join", "heartbeat")
 """The kinds of events that capacity is made of."""
-
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -34,23 +33,30 @@ class Capacity:
     """Nothing is said about times beyond this."""
 
 
-def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:  # noqa: B008
+def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:
     """Give a row for each hour and service, with the forecast for the service in each."""
     return of_hours(worker_hours(events), options)
 
 
-def of_hours(sums: DataFrame, options: Capacity = Capacity()) -> DataFrame:  # noqa: B008
+def of_hours(sums: DataFrame, options: Capacity = Capacity()) -> DataFrame:
     """Make the table from what workers did by hour."""
     hours = (
-        busy_workers(sums)
+        present_workers(sums)
         .groupBy("window_start", "service")
         .agg(
             F.count(F.lit(1)).alias("workers"),
             F.sum("busy_s").alias("busy_s"),
             (F.sum("busy_s") / (F.sum("slots") * F.lit(HOUR))).alias("utilisation"),
+            F.max("more_than_joined").alias("more_than_joined"),
         )
     )
-    return in_order(_with_forecast(hours, options), "service", "window_start")
+    return in_order(_with_forecast(_in_span(hours), options), "service", "window_start")
+
+
+def _in_span(hours: DataFrame) -> DataFrame:
+    """Leave out hours before the first in which a worker served or beat: joins are read from before the span."""
+    first = F.min(F.when(F.col("more_than_joined"), F.col("window_start"))).over(Window.partitionBy(F.lit(0)))
+    return hours.withColumn("first", first).where(F.col("window_start") >= F.col("first"))
 
 
 def _with_forecast(hours: DataFrame, options: Capacity) -> DataFrame:

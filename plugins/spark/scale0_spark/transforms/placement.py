@@ -40,12 +40,12 @@ class Placement:
     """Brokers of which nothing was heard for longer have no workers."""
 
 
-def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataFrame:  # noqa: B008
+def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataFrame:
     """Give a row for each service and group that has requests for it or workers of it."""
     return of_hours(worker_hours(events), options)
 
 
-def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:  # noqa: B008
+def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:
     """Make the plan from what services and workers did by hour."""
     demand, work, workers = _demand(hours), _work(hours), _workers(hours, options)
     rows = (

@@ -39,7 +39,7 @@ class Popularity:
     """The time of looking, in seconds since 1970; the last event's if None."""
 
 
-def popularity(events: DataFrame, options: Popularity = Popularity()) -> DataFrame:  # noqa: B008
+def popularity(events: DataFrame, options: Popularity = Popularity()) -> DataFrame:
     """Give each song's requests and score, and its rank among all."""
     wanted = _wanted(events)
     if options.as_of is None:
@@ -60,7 +60,7 @@ def _wanted(events: DataFrame) -> DataFrame:
     return events.where(F.col("kind").isin(*KINDS) & F.col("subject").isNotNull())
 
 
-def totals(events: DataFrame, options: Popularity = Popularity()) -> DataFrame:  # noqa: B008
+def totals(events: DataFrame, options: Popularity = Popularity()) -> DataFrame:
     """Add up what each song has got, for any time of looking."""
     return (
         _wanted(events)
@@ -74,7 +74,7 @@ def totals(events: DataFrame, options: Popularity = Popularity()) -> DataFrame: 
     )
 
 
-def ranked(sums: DataFrame, options: Popularity = Popularity()) -> DataFrame:  # noqa: B008
+def ranked(sums: DataFrame, options: Popularity = Popularity()) -> DataFrame:
     """Turn sums into scores as of a time, the highest first; songs of equal score are ordered by name."""
     if options.as_of is None:
         looked_at = F.max(_seconds("last_ts")).over(Window.partitionBy(F.lit(0)))

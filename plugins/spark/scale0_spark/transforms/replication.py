@@ -39,7 +39,7 @@ class Replication:
     """The time of the plan, in seconds since 1970; the last event's if None."""
 
 
-def replication_plan(events: DataFrame, options: Replication = Replication()) -> DataFrame:  # noqa: B008
+def replication_plan(events: DataFrame, options: Replication = Replication()) -> DataFrame:
     """Give songs and the servers that should get them, the most wanted first; the same events give the same plan."""
     told = _placed_in_time(events.where(F.col("kind").isin(*KINDS) & F.col("peer").isNotNull()), options)
     alive = told.groupBy(F.col("peer").alias("server")).agg(F.min("age_days").alias("silent_days"))

@@ -30,6 +30,14 @@ def failed() -> Column:
     return outcome.isNotNull() & ~outcome.isin("ok", "cancelled")
 
 
+def passed_on() -> Column:
+    """Tell whether no worker of the broker had a request, but a bridge or a service of the broker itself.
+
+    Who has it from a bridge may tell of it, too: as `rpc`.
+    """
+    return (F.col("kind") == "task") & F.col("peer").isNull() & F.col("service_us").isNotNull()
+
+
 def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:
     """Give a row for each window, service and kind of requests; `every` is `second`, `minute`, `hour` or `day`."""
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
@@ -40,6 +48,8 @@ def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY
         .agg(
             total().alias("requests"),
             total(failed()).alias("errors"),
+            total(passed_on()).alias("passed_on"),
+            total(passed_on() & failed()).alias("passed_on_errors"),
             F.percentile_approx("queue_us", ranks, accuracy).alias("queue"),
             F.percentile_approx("service_us", ranks, accuracy).alias("service_time"),
         )
@@ -54,6 +64,8 @@ def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY
         share(F.col("errors"), F.col("requests")).alias("error_share"),
         *_percentiles("queue", "queue"),
         *_percentiles("service_time", "service"),
+        "passed_on",
+        "passed_on_errors",
     )
 
 

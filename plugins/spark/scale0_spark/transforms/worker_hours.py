@@ -5,7 +5,7 @@ They add up, so that a stream may keep them: its state has a row for each worker
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from scale0_spark.transforms.windows import total, window
@@ -17,6 +17,9 @@ TURNED_AWAY = ("refused", "timeout")
 
 KEYS = ("window_start", "broker", "epoch", "service", "peer", "group")
 """What rows are told apart by; requests that reached no worker have no peer."""
+
+WORKER = ("broker", "service", "peer")
+"""What workers are told apart by; one that is back after its broker's start is the same."""
 
 
 def worker_hours(events: DataFrame) -> DataFrame:
@@ -36,6 +39,7 @@ def worker_hours(events: DataFrame) -> DataFrame:
             total(wanted & F.col("outcome").isin(*TURNED_AWAY)).alias("turned_away"),
             (F.sum(F.when(served, took * F.col("weight"))) / F.lit(1e6)).alias("busy_s"),
             F.max(F.when(served, moment)).alias("served_at"),
+            F.count_if(kind == "heartbeat").alias("beats"),
             F.max(F.when(sign, moment)).alias("sign_at"),
             F.max(F.when(left, F.col("ts"))).alias("left_at"),
             F.max(F.when(sign & ~left, F.col("ts"))).alias("seen_at"),
@@ -50,16 +54,37 @@ def worker_hours(events: DataFrame) -> DataFrame:
 
 
 def busy_workers(hours: DataFrame) -> DataFrame:
-    """Give the seconds that each worker was busy in each hour, and how many tasks it may do at once."""
-    busy = hours.where(F.col("busy_s").isNotNull()).groupBy("window_start", "broker", "service", "peer")
-    return (
-        busy.agg(F.sum("busy_s").alias("busy_s"), F.max_by("group", "served_at").alias("group"))
-        .join(_slots(hours), ["broker", "service", "peer"], "left")
-        .fillna(1, ["slots"])
+    """Give the seconds that each worker was busy in each hour in which it was."""
+    busy = hours.where(F.col("busy_s").isNotNull()).groupBy("window_start", *WORKER)
+    return busy.agg(F.sum("busy_s").alias("busy_s"), F.max_by("group", "served_at").alias("group"))
+
+
+def present_workers(hours: DataFrame) -> DataFrame:
+    """Give the workers of each hour, idle ones as well: how long each was busy, and how many tasks it may do at once.
+
+    A worker was there if it served, joined or beat in that hour. It may do as many tasks as it said in its last join up
+    to the end of the hour.
+    """
+    of_worker = hours.where(F.col("peer").isNotNull()).groupBy("window_start", *WORKER)
+    told = of_worker.agg(
+        F.sum("busy_s").alias("busy_s"),
+        (F.sum("beats") > 0).alias("beat"),
+        F.max("seen_at").alias("seen_at"),
+        F.when(F.max("joined_at").isNotNull(), _at_least_one(F.max_by("slots", "joined_at"))).alias("joined_for"),
     )
+    # by order of hours: until now, and no further
+    so_far = Window.partitionBy(*WORKER).orderBy("window_start")
+    slots = F.coalesce(F.last("joined_for", ignorenulls=True).over(so_far), F.lit(1))
+    served = F.col("busy_s").isNotNull()
+    return (
+        told.withColumn("slots", slots)
+        .where(served | F.col("seen_at").isNotNull())
+        .select(
+            "window_start", *WORKER, F.coalesce("busy_s", F.lit(0.0)).alias("busy_s"), "slots",
+            (served | F.col("beat")).alias("more_than_joined"),
+        )
+    )  # fmt: skip
 
 
-def _slots(hours: DataFrame) -> DataFrame:
-    """Give how many tasks at once each worker was ready for when it last joined; at least one."""
-    joined = hours.where(F.col("joined_at").isNotNull()).groupBy("broker", "service", "peer")
-    return joined.agg(F.greatest(F.coalesce(F.max_by("slots", "joined_at"), F.lit(1)), F.lit(1)).alias("slots"))
+def _at_least_one(slots: Column) -> Column:
+    return F.greatest(F.coalesce(slots, F.lit(1)), F.lit(1))

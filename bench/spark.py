@@ -295,7 +295,7 @@ def measure_growth(options: argparse.Namespace, folder: Path, spark: Spark, midd
     seconds, cpu = ({options.rows: middle[name]} for name in ("all", "cpu"))
     for rows in (options.small, options.large):
         events, _ = generate(folder, rows)
-        runs = [timed(spark, events)[1] for _ in range(2 if rows < options.rows else 1)]
+        runs = [timed(spark, events)[1] for _ in range(1 if options.quick or rows > options.rows else 2)]
         seconds[rows], cpu[rows] = (min(run[name] for run in runs) for name in ("all", "cpu"))
         say(f"{rows:,} events: Spark {seconds[rows]:.1f} s, {cpu[rows]:.1f} s of CPU")
     figures: Figures = {f"growth_s_{rows}": round(value, 2) for rows, value in sorted(seconds.items())}

@@ -47,6 +47,9 @@ ID = ("broker", "epoch", "seq")
 LATE = "1 hour"
 """How late an event may come to a stream, behind the latest one, and still count."""
 
+Repeats = list[tuple[int]]
+"""Blocks of events of which some came more than once."""
+
 MANY_BLOCKS = 50_000
 """With repeats in more blocks than that, looking at all events alike is the cheaper way."""
 
@@ -62,9 +65,14 @@ def read_events(
 ) -> DataFrame:
     """Read stored events of these kinds, from `since` on and before `until`; repeats are still among them.
 
-    Of the kinds `earlier`, what was before `since` is read as well. Files that telemetry removes meanwhile, to keep its
-    quota, are passed over; it counts what it removes. Events of a later version are an error when they are read.
+    Of the kinds `earlier`, what was before `since` is read as well. Events of a later version are an error when one is
+    read.
     """
+    return chosen(stored_events(spark, folder), kinds, since, until, earlier=earlier)
+
+
+def stored_events(spark: SparkSession, folder: str) -> DataFrame:
+    """Find all stored events. Files that telemetry removes meanwhile, to keep its quota, are passed over."""
     try:
         found = spark.read.schema(SCHEMA).option("ignoreMissingFiles", "true").parquet(folder)
         files = found.inputFiles()
@@ -72,7 +80,19 @@ def read_events(
         raise _no_events(folder, str(error).splitlines()[0]) from error
     if not files:
         raise _no_events(folder, "it holds no Parquet file")
-    return of_known_versions(between(of_kinds(found, kinds), since, until, earlier))
+    return found
+
+
+def chosen(
+    stored: DataFrame,
+    kinds: Iterable[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    earlier: Iterable[str] = (),
+) -> DataFrame:
+    """Choose among stored events, as `read_events` does; files of other kinds and days are not read."""
+    return of_known_versions(between(of_kinds(stored, kinds), since, until, earlier))
 
 
 def stream_events(
@@ -124,26 +144,33 @@ def between(found: DataFrame, since: datetime | None, until: datetime | None, ea
     return found
 
 
-def deduplicated(found: DataFrame, late: str = LATE) -> DataFrame:
+def deduplicated(found: DataFrame, late: str = LATE, repeats: Repeats | None = None) -> DataFrame:
     """Keep each event once, though it was stored or sent again.
 
     A stream remembers the ids of events as long as they may still come again, and drops events that are later than
-    that; Spark counts these. A batch looks first for blocks of 64 numbers in which some came twice: that is a small
-    aggregation over three columns, where comparing all events would send every one of them through a shuffle. Most
-    often there are none; else only the events of those blocks are compared.
+    that; Spark counts these. In a batch, only events of those blocks are compared in which some came twice: `repeats`
+    of these events or of more, which are looked for if they are not given.
     """
     if found.isStreaming:
         return found.withWatermark("ts", late).dropDuplicatesWithinWatermark(list(ID))
-    blocks = [(row["block"],) for row in _blocks_with_repeats(found).limit(MANY_BLOCKS + 1).collect()]
+    blocks = repeats_in(found) if repeats is None else repeats
     if not blocks:
         return found
     if len(blocks) > MANY_BLOCKS:
         return found.dropDuplicates(list(ID))
     marked = found.withColumn("block", _block())
-    repeats = F.broadcast(found.sparkSession.createDataFrame(blocks, "block long"))
-    once = marked.join(repeats, "block", "left_anti")
-    again = marked.join(repeats, "block", "left_semi").dropDuplicates(list(ID))
-    return once.union(again).drop("block")
+    again = F.broadcast(found.sparkSession.createDataFrame(blocks, "block long"))
+    alone = marked.join(again, "block", "left_anti")
+    compared = marked.join(again, "block", "left_semi").dropDuplicates(list(ID))
+    return alone.union(compared).drop("block")
+
+
+def repeats_in(found: DataFrame) -> Repeats:
+    """Look for blocks of 64 numbers in which some events came twice; most often there are none.
+
+    That is a small aggregation over three columns; comparing all events would send each of them through a shuffle.
+    """
+    return [(row["block"],) for row in _blocks_with_repeats(found).limit(MANY_BLOCKS + 1).collect()]
 
 
 def _block() -> Column:

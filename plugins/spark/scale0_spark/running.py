@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from .jobs import Options
+    from .jobs import Job, Options
 
 LOOK = 0.3
 """Seconds between two looks whether a stream has ended."""
@@ -129,7 +129,9 @@ def run_jobs(
     from .jobs import JOBS
 
     with session("scale0 " + " ".join(names), place, progress) as spark:
-        return [entry for name in names for entry in _run_job(spark, JOBS[name], span, out, progress, options)]
+        jobs = [JOBS[name] for name in names]
+        events = _events_of(spark, jobs, span, progress)
+        return [entry for job in jobs for entry in _run_job(spark, job, events[job.name], out, progress, options)]
 
 
 def _check_folder(span: Span, place: Place) -> None:
@@ -141,18 +143,28 @@ def _check_folder(span: Span, place: Place) -> None:
         )  # fmt: skip
 
 
+def _events_of(spark: SparkSession, jobs: Sequence[Job], span: Span, progress: Progress) -> dict[str, DataFrame]:
+    """Give the events of each job, each once. Files are listed and repeats looked for once for all jobs."""
+    from .events import chosen, deduplicated, repeats_in, stored_events
+
+    with explained("reading events"), progress.during("reading events", job_look(spark)):
+        stored = stored_events(spark, str(span.folder.absolute()))
+
+        def of(kinds: Iterable[str], earlier: Iterable[str]) -> DataFrame:
+            return chosen(stored, sorted(set(kinds)), span.since, span.until, earlier=sorted(set(earlier)))
+
+        all_of_them = of([kind for job in jobs for kind in job.kinds], [kind for job in jobs for kind in job.earlier])
+        repeats = repeats_in(all_of_them)
+        return {job.name: deduplicated(of(job.kinds, job.earlier), repeats=repeats) for job in jobs}
+
+
 def _run_job(
-    spark: SparkSession, job: Any, span: Span, out: Path, progress: Progress, options: Options | None
+    spark: SparkSession, job: Job, events: DataFrame, out: Path, progress: Progress, options: Options | None
 ) -> list[tables.Entry]:
-    from .events import deduplicated, read_events
     from .jobs import run
 
     with explained(f"the job {job.name}"):
-        with progress.during(f"{job.name}: reading events", job_look(spark)):
-            folder = str(span.folder.absolute())
-            read = read_events(spark, folder, job.kinds, span.since, span.until, earlier=job.earlier)
-            found = deduplicated(read)
-        return [_write(spark, out, name, frame, progress) for name, frame in run(job, found, options).items()]
+        return [_write(spark, out, name, frame, progress) for name, frame in run(job, events, options).items()]
 
 
 def _write(spark: SparkSession, out: Path, name: str, frame: DataFrame, progress: Progress) -> tables.Entry:

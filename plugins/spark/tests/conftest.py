@@ -37,14 +37,10 @@ SMALL = {
 }
 """All that differs from the session that users get."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Every Java of the tests starts in less time and with fewer threads; none lives long enough for the best code."""
-
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in THEIR_WARNINGS:
         config.addinivalue_line("filterwarnings", line)
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)  # for all that tests start, as well
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["TZ"] = "UTC"
     hypothesis.settings.register_profile("busy", deadline=None)  # beside a Java that starts, anything may take long

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scale0_spark.events import ID, LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
-from scale0_spark.tables import SUMS
+from scale0_spark.tables import SUMS, TIME
 from scale0_spark.transforms import (
     anomalies,
     availability,
@@ -36,9 +36,6 @@ from scale0_spark.transforms import (
     trends,
     worker_hours,
 )
-
-WINDOW = "window_start"
-"""The column of tables and sums that have a row for each window."""
 
 
 class Store(Protocol):
@@ -202,8 +199,8 @@ def recent(rows: pa.Table, keep: timedelta | None) -> pa.Table:
 
     The newest window is the measure, not the clock: a crash and a second try leave the same rows.
     """
-    if keep is None or WINDOW not in rows.column_names or not rows.num_rows:
+    if keep is None or TIME not in rows.column_names or not rows.num_rows:
         return rows
-    starts = rows.column(WINDOW)
+    starts = rows.column(TIME)
     newest = pc.max(starts).as_py()
     return rows.filter(pc.greater(starts, pa.scalar(newest - keep, starts.type)))

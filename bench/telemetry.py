@@ -33,7 +33,6 @@ from harness import (
     drive,
     find_compiler,
     make_parser,
-    measure_rounds,
     native_wire_exists,
     print_table,
     ratio,
@@ -44,27 +43,54 @@ from harness import (
 )
 
 BROKERS = ("on", "off")
-FIGURES = ("cpu_s_per_100k", "tasks_per_s")
+PARTS = ("loop", "libzmq", "others")
+"""Whose CPU it is; storing events is one of the others."""
+FIGURES = ("cpu_s_per_100k", "tasks_per_s", *(f"us_{part}" for part in PARTS))
 IN_FLIGHT, CONNECTIONS = 1_000, 10
 
 AFTERWARDS = 1.5
 """Seconds that a round goes on after its last task: until the thread has taken the last events, which it does every
 second."""
 
-FULL = {"starts": 4, "rounds": 12, "tasks": 120_000}
-QUICK = {"starts": 2, "rounds": 3, "tasks": 75_000}
+FULL = {"starts": 4, "rounds": 10, "slices": 8, "tasks": 20_000}
+QUICK = {"starts": 2, "rounds": 2, "slices": 4, "tasks": 20_000}
 
 TARGETS = (Target("telemetry_cpu_vs_off", 1.10, "CPU per task: telemetry on / off, files written"),)
 
 
-def measure_once(server: Server, options: argparse.Namespace) -> dict[str, float]:
-    """Send tasks to one broker; what it does with their events afterwards counts too."""
+def measure_round(servers: Mapping[str, Server], options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Send tasks to both brokers, a few at a time, now to one and now to the other.
+
+    What a broker does while the other has its turn counts for it: storing events goes on for a while. All else that it
+    does then, both do.
+    """
     load = Load(options.tasks, window=IN_FLIGHT, connections=CONNECTIONS, body_size=100, conversation=TASK)
-    before = server.cpu_seconds()
-    measured = drive(server, load)
+    before = {name: cpu_by_part(server.pid) for name, server in servers.items()}
+    seconds = dict.fromkeys(servers, 0.0)
+    for turn in range(options.slices):
+        for name in sorted(servers, reverse=turn % 2 == 1):
+            seconds[name] += drive(servers[name], load)["seconds"]
     time.sleep(AFTERWARDS)
-    cost = (server.cpu_seconds() - before) / measured["requests"] * 100_000
-    return {"cpu_s_per_100k": cost, "tasks_per_s": measured["requests_per_s"]}
+    tasks = options.slices * options.tasks
+    found = {}
+    for name, server in servers.items():
+        cpu = {part: value - before[name][part] for part, value in cpu_by_part(server.pid).items()}
+        found[name] = {
+            "cpu_s_per_100k": sum(cpu.values()) / tasks * 100_000,
+            "tasks_per_s": tasks / seconds[name],
+            **{f"us_{part}": value / tasks * 1e6 for part, value in cpu.items()},
+        }
+    return found
+
+
+def cpu_by_part(pid: int) -> dict[str, float]:
+    """Give the CPU seconds that the threads of a broker have used: its loop, those of libzmq, and all others."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        is_libzmq = (thread / "comm").read_text().startswith("ZMQbg")
+        part = "loop" if thread.name == str(pid) else "libzmq" if is_libzmq else "others"
+        found[part] += int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return found
 
 
 def stored(folder: Path) -> tuple[int, int]:
@@ -91,9 +117,13 @@ def measure_one_start(options: argparse.Namespace, samples: Samples[str]) -> tup
             for server, addresses in brokers.values():
                 arguments = {"--endpoint": addresses.backend, "--count": options.workers, "--window": 100}
                 stack.enter_context(NativePeers("worker", server, arguments))
-            measure_rounds({name: server for name, (server, _) in brokers.items()}, measure_once, options, samples)
+            servers = {name: server for name, (server, _) in brokers.items()}
+            for _ in range(options.rounds):
+                for name, found in measure_round(servers, options).items():
+                    for figure, value in found.items():
+                        samples.setdefault(name, {}).setdefault(figure, []).append(value)
         rows, size = stored(events)
-    expected = options.rounds * options.tasks
+    expected = options.rounds * options.slices * options.tasks
     if rows < expected:
         raise BenchError(f"{expected} tasks were done, and {rows} are in the files")
     return rows, size
@@ -114,7 +144,7 @@ def measure(options: argparse.Namespace) -> Report:
         rows, size = rows + more_rows, size + more_bytes
     report.figures = summarise(samples)
     report.figures |= {"events_stored": rows, "bytes_per_event": round(size / rows, 2)}
-    report.figures |= {"starts": options.starts, "rounds": options.rounds, "tasks": options.tasks}
+    report.figures |= {name: getattr(options, name) for name in FULL}
     report.figures |= {"workers": options.workers, "in_flight": IN_FLIGHT}
     report.figures["wire"] = "native" if native_wire_exists() else "pure"
     return report
@@ -134,7 +164,7 @@ def summarise(samples: Samples[str]) -> Figures:
 def print_details(figures: Mapping[str, Any]) -> None:
     """Print the absolute figures and the ratio."""
     rows = [[name, *(show(figures[f"{name}_{figure}"]) for figure in FIGURES)] for name in BROKERS]
-    print_table(["telemetry", "CPU s / 100k", "tasks/s"], rows)
+    print_table(["telemetry", "CPU s / 100k", "tasks/s", *(f"us in {part}" for part in PARTS)], rows)
     ends = ("_low", "", "_high")
     spread = [[show(figures[f"telemetry_cpu_vs_off{end}"]) for end in ends]]
     print_table(["lower quartile", "median of the ratios", "upper quartile"], spread)
@@ -147,7 +177,8 @@ def print_details(figures: Mapping[str, Any]) -> None:
 def main() -> int:
     """Run the bench from the command line."""
     parser = make_parser(__doc__.splitlines()[0])
-    parser.add_argument("--tasks", type=int, help="tasks per broker and round")
+    parser.add_argument("--tasks", type=int, help="tasks of a slice")
+    parser.add_argument("--slices", type=int, help="how often both brokers have their turn in a round")
     parser.add_argument("--starts", type=int, help="how often the brokers are started anew")
     parser.add_argument("--rounds", type=int, help="how often each broker is measured after a start")
     parser.add_argument("--workers", type=int, default=8, help="number of workers (default: 8)")

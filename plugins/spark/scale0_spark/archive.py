@@ -73,12 +73,11 @@ def _using(file: Path) -> str:
 
 @attrs.frozen
 class Made:
-    """An archive that was made, and what it is good for."""
+    """An archive that was made, and in how many seconds a session is there with it."""
 
     folder: str
     bytes: int
-    start_before_s: float
-    start_now_s: float
+    start_s: float
 
 
 def make_archive(java: Java, environment: Mapping[str, str], place: Place, progress: Progress) -> Made:
@@ -86,49 +85,48 @@ def make_archive(java: Java, environment: Mapping[str, str], place: Place, progr
     folder = archive_folder(java, environment)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        before, now = _make(java, folder, place, progress)
+        start = _make(java, folder, place, progress)
     finally:
         if not (folder / SPARKS).exists():
             shutil.rmtree(folder, ignore_errors=True)
     size = sum(file.stat().st_size for file in folder.iterdir())
-    return Made(str(folder), size, round(before, 2), round(now, 2))
+    return Made(str(folder), size, round(start, 2))
 
 
-def _make(java: Java, folder: Path, place: Place, progress: Progress) -> tuple[float, float]:
-    """Write the archive; give the seconds in which a session was there before, and with it."""
+def _make(java: Java, folder: Path, place: Place, progress: Progress) -> float:
+    """Write the archive; give the seconds in which a session is there with it."""
     own = _kept_own(java, folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".made-") as temporary:
         made, log = Path(temporary) / SPARKS, place.log or Path(temporary) / "java.log"
-        before = _write(own, made, attrs.evolve(place, log=log), progress)
+        place = attrs.evolve(place, log=log)
+        known = log.stat().st_size if log.exists() else 0  # of an earlier try, if somebody wants to have the log
+        _write(own, made, place, progress)
         if not made.exists():
-            raise _kept_nothing(java, _read(log))
-        log = place.log or Path(temporary) / "again.log"
-        now = _try(made, attrs.evolve(place, log=log), progress)
-        if "Unable to use shared archive" in _read(log):
-            raise _kept_nothing(java, _read(log))
+            raise _kept_nothing(java, _read(log, known))
+        known = log.stat().st_size
+        start = _try(made, place, progress)
+        if "Unable to use shared archive" in (told := _read(log, known)):
+            raise _kept_nothing(java, told)
         made.replace(folder / SPARKS)
-    return before, now
+    return start
 
 
-def _write(own: Path, made: Path, place: Place, progress: Progress) -> float:
-    """Have Spark's classes kept; give the seconds in which the session was there."""
+def _write(own: Path, made: Path, place: Place, progress: Progress) -> None:
+    """Have Spark's classes kept."""
     from .running import STATE, explained
     from .session import open_session
 
     keep = [_using(own), f"-XX:ArchiveClassesAtExit={made}"]
     with contextlib.ExitStack() as stack:
-        began = time.monotonic()
         with progress.during("Spark session"):
             session = open_session(
                 "scale0 prepare", place.master, settings=STATE, log=place.log, java_options=keep, patience=PATIENCE
             )
             spark = stack.enter_context(session)
-        took = time.monotonic() - began
         with progress.during("jobs and a stream, so that Java has their classes"), explained("a job"):
             exercise(spark)
         with progress.during("Java writes the archive"):
             stack.close()
-    return took
 
 
 def _try(made: Path, place: Place, progress: Progress) -> float:
@@ -141,8 +139,8 @@ def _try(made: Path, place: Place, progress: Progress) -> float:
         return time.monotonic() - began
 
 
-def _read(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
+def _read(log: Path, start: int) -> str:
+    return log.read_bytes()[start:].decode("utf-8", "replace")
 
 
 def _kept_own(java: Java, folder: Path) -> Path:

@@ -172,6 +172,14 @@ def test_a_small_chunk_cannot_become_large(chunk, says):
     assert list(events_in(as_chunks([chunk]), skip_bad=True)) == []
 
 
+def test_a_chunk_that_begins_with_another_message_than_a_schema_is_refused():
+    """Arrow itself takes any first message for a schema, reads where there is nothing, and ends the process."""
+    schema, *_ = pa.ipc.MessageReader.open_stream(pa.py_buffer(GOOD_STREAM))
+    batches = GOOD_STREAM[schema.serialize().size :]
+    with pytest.raises(PayloadError, match="begins with a message of the type record batch"):
+        list(events_in(as_chunks([batches])))
+
+
 def test_events_without_some_columns_have_what_they_have():
     batch = pa.RecordBatch.from_pydict({"kind": ["task"], "seq": pa.array([5], pa.int32()), "later": ["x"]})
     sink = pa.BufferOutputStream()

@@ -25,7 +25,7 @@ def read_plain(data: pa.Buffer) -> pa.Table:
     """Read a stream of record batches; whatever is wrong is a ValueError or an error of Arrow's."""
     messages = pa.ipc.MessageReader.open_stream(data)
     try:
-        schema = pa.ipc.read_schema(messages.read_next_message())
+        schema = _schema(messages.read_next_message())
     except StopIteration:
         raise ValueError("it is empty") from None
     for field in schema:
@@ -37,6 +37,13 @@ def read_plain(data: pa.Buffer) -> pa.Table:
     table = pa.Table.from_batches(batches, schema)
     table.validate(full=True)
     return table
+
+
+def _schema(message: Any) -> pa.Schema:
+    # Arrow takes any message for a schema here, and reads where there is nothing
+    if message.type != "schema":
+        raise ValueError(f"it begins with a message of the type {message.type}")
+    return pa.ipc.read_schema(message)
 
 
 def _batch(message: Any, schema: pa.Schema) -> pa.RecordBatch:

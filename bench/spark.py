@@ -318,7 +318,7 @@ def measure_pipes(options: argparse.Namespace) -> Figures:
     import spark_zpipes
 
     say("reading a pipe")
-    return {"zpipes_rows_per_s": round(spark_zpipes.measure(options.pipe_rows, cores=CORES))}
+    return {"zpipes_rows_per_s": round(spark_zpipes.measure(options.pipe_rows, cores=CORES, runs=options.rounds))}
 
 
 def measure(options: argparse.Namespace) -> Report:

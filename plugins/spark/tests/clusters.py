@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import pyspark
 from scale0_spark.archive import archive_options
 from scale0_spark.java import use_java
 from scale0_spark.session import classic_settings
+
+from .conftest import NO_CODE
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 400.0
@@ -41,6 +43,11 @@ def environment() -> dict[str, str]:
     options = archive_options(use_java(found), found)
     found["JAVA_TOOL_OPTIONS"] = " ".join([found.get("JAVA_TOOL_OPTIONS", ""), *(f'"{each}"' for each in options)])
     return found
+
+
+def conf(settings: Mapping[str, str]) -> list[str]:
+    """Give settings of Spark as options of a command."""
+    return [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
 
 
 def wait_for(look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -131,12 +138,11 @@ def connect_server(folder: Path) -> Iterator[str]:
     port = free_port()
     settings = classic_settings("connect", "local[2]", folder, ui=False) | {
         "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": "1g", **NO_CODE,
     }  # fmt: skip
-    told = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     submit = str(HOME / "bin" / "spark-submit")
-    with process(folder, "connect", submit, *told, "--class", server, "spark-internal") as started:
+    with process(folder, "connect", submit, *conf(settings), "--class", server, "spark-internal") as started:
 
         def answers() -> bool:
             assert started.poll() is None, (folder / "connect.log").read_text()

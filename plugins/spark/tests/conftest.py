@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from click.testing import CliRunner, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,12 +31,10 @@ THEIR_WARNINGS = (
 
 LONGEST = ["test_streaming.py", "test_cluster.py"]
 
-SMALL = {
-    "spark.driver.memory": "1g",
-    # tables of a few rows are made sooner than the code for them; sessions that commands start have code made
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Tables of a few rows are made sooner than the code for them; most sessions that commands start have code made."""
+
+SMALL = {"spark.driver.memory": "1g", **NO_CODE}
 """All that differs from the session that users get."""
 
 
@@ -55,6 +55,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(name) if name in LONGEST else len(LONGEST), item.get_closest_marker("slow") is None
 
     items.sort(key=place)
+
+
+@pytest.fixture
+def run_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Give what runs `scale0 spark` with the session of the tests, and insists that it ends well.
+
+    A start of Spark costs seconds, and other tests have it.
+    """
+    from scale0_spark import command, running
+
+    monkeypatch.setattr(running, "open_session", lambda *_, **__: contextlib.nullcontext(spark))
+
+    def run(*words: str) -> Result:
+        done = CliRunner().invoke(command.main, words)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 Songs are wanted where they are not; a job sees it and plans; the plan arrives; the next search finds them there.
 """
 
-import contextlib
 import importlib.util
 import json
 import subprocess
@@ -15,12 +14,10 @@ from types import SimpleNamespace
 
 import pyarrow.dataset as dataset
 import pytest
-from click.testing import CliRunner
 
 from scale0_core.cli import kit
 from scale0_core.client import Client, Worker
 from scale0_core.testing import ProcessBroker
-from scale0_spark import command, running
 
 from .music_quest import PATIENCE, Quest, advice_at, ask, fetch, holders, until
 
@@ -90,25 +87,7 @@ def test_what_is_wanted_at_a_server_comes_to_it(scale0_broker, tmp_path):
     assert (replica["peer"], replica["source"], replica["outcome"]) == (asked, holder, "plan")
 
 
-# --- commands in a session that is there: a start of Spark costs seconds, and other tests have it ---------------------
-
-
-@pytest.fixture
-def run_here(spark, monkeypatch):
-    """Give what runs `scale0 spark` with the session of the tests, and insists that it ends well."""
-
-    @contextlib.contextmanager
-    def given(*_, **__):
-        yield spark
-
-    monkeypatch.setattr(running, "open_session", given)
-
-    def run(*words):
-        done = CliRunner().invoke(command.main, words)
-        assert done.exit_code == 0, (done.output, done.exception)
-        return done.stdout
-
-    return run
+# --- commands in a session that is there ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -131,7 +110,7 @@ def test_advice_comes_to_the_discovery_of_the_broker_that_told_of_its_workers(br
         worker.wait_ready()
         assert [reply.body for reply in client.map("upper", [b"a"] * 20)] == [b"A"] * 20
         until(lambda: len(rows_of(events, "task")) >= 20 and rows_of(events, "join"))
-    told = json.loads(run_here("placement", "--apply", "-n", broker.name, "--quiet", "-o", "json"))
+    told = json.loads(run_here("placement", "--apply", "-n", broker.name, "--quiet", "-o", "json").stdout)
     shown = advice_at(broker.address("discovery", "requests"))["rows"]
     assert (told["rows"], len(shown)) == (1, 1)
     assert (shown[0]["service"], shown[0]["share"], shown[0]["workers_wanted"]) == ("upper", 1.0, 1)
@@ -150,7 +129,7 @@ def test_the_demo_draws_its_traffic(broker, run_here, tmp_path, monkeypatch):
     quick = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: time.sleep(seconds / 10))
     monkeypatch.setattr(demo, "time", quick)
     as_process = demo.run_job
-    monkeypatch.setattr(demo, "run_job", run_here)
+    monkeypatch.setattr(demo, "run_job", lambda *words: run_here(*words).stdout)
     chart = demo.Chart(kit.data_dir(broker.name) / "telemetry", tmp_path / "report")
     assert chart.possible
     told = demo.traffic_becomes_a_chart(chart, broker)

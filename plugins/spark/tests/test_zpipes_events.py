@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +15,6 @@ from scale0_spark.zpipes.payloads import events_in
 from scale0_spark.zpipes.wire import Pipes
 
 PATIENCE = 120.0
-SCALE0 = shutil.which("scale0", path=str(Path(sys.executable).parent)) or "scale0"
 
 
 @pytest.fixture
@@ -60,15 +55,13 @@ def in_pipe(pipes: Pipes) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_a_broker_does_comes_through_a_pipe_into_tables(broker, tmp_path):
+def test_what_a_broker_does_comes_through_a_pipe_into_tables(broker, run_here, tmp_path):
     address = broker.address("zpipes", "pipes", 1)
-    words = [SCALE0, "spark", "stream", "--pipe", "events", "--address", address, "--out", str(tmp_path), "--once",
-             "--tables", "trends_minute,flapping", "--master", "local[1]", "--conf", "spark.driver.memory=1g",
-             "--quiet"]  # fmt: skip
     do_tasks(broker, 50)
     wait_for_tasks(address, 50)
-    run = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
+    place = ("--pipe", "events", "--address", address, "--out", str(tmp_path))
+    done = run_here("stream", *place, "--once", "--tables", "trends_minute,flapping", "--quiet")
+    assert done.stderr == ""
     rows = tables.read(tmp_path, "trends_minute").to_pylist()
     assert {(row["service"], row["kind"]) for row in rows} == {("upper", "task")}
     assert sum(row["requests"] for row in rows) == 50

@@ -1,9 +1,8 @@
 """A query in a process of its own, for tests that kill it: copies a pipe to another, with a task that fails once.
 
-Run as ``python zpipes_copy.py ADDRESS SOURCE TARGET FOLDER [WHERE]``; it ends when the source was read to its end.
-WHERE is a place in the second batch at which it stops and waits to be killed: when a task has staged its rows
-(``staged``), or when the batch has appeared and Spark has yet to note it (``moved``). A file in the folder, named like
-the place, tells that it is there.
+Run as ``python zpipes_copy.py ADDRESS SOURCE TARGET FOLDER WHERE``. WHERE is a place in the second batch at which it
+stops and waits to be killed: when a task has staged its rows (``staged``), or when the batch has appeared and Spark has
+yet to note it (``moved``). A file in the folder, named like the place, tells that it is there.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -69,7 +69,7 @@ class StoppingSink(ZpipesDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PipeStreamWriter:
         given = dict(self.options)
-        folder, where = given.pop("folder"), given.pop("where")
+        folder, where = given.pop("at"), given.pop("where")
         return StoppingWriter(read_options(given), folder, where)
 
 
@@ -84,19 +84,35 @@ def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.slice(half)
 
 
-def main(address: str, source: str, target: str, folder: str, where: str = "") -> None:
-    """Copy."""
+def copy(
+    spark: SparkSession,
+    address: str,
+    source: str,
+    target: str,
+    folder: str,
+    *,
+    sink: str = "zpipes",
+    through: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
+    **more: str,
+) -> None:
+    """Copy what is in the source and was not copied before."""
+    register(spark)
+    options = {"maxRowsPerTrigger": f"{BATCH}", "rowsPerPartition": f"{BATCH // 2}"}
+    rows = spark.readStream.format("zpipes").options(**options, address=address, pipe=source).load()
+    if through is not None:
+        rows = rows.mapInArrow(through, rows.schema)
+    written = rows.select("data").writeStream.format(sink).options(address=address, pipe=target, **more)
+    written = written.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    written.start().awaitTermination()
+
+
+def main(address: str, source: str, target: str, folder: str, where: str) -> None:
+    """Copy up to the place."""
     tempfile.tempdir = folder  # it is killed, and what it leaves should not stay
     # a task is tried three times
     with open_session("copy", "local[2,3]", settings=SETTINGS) as spark:
-        register(spark)
         spark.dataSource.register(StoppingSink)
-        options = {"maxRowsPerTrigger": f"{BATCH}", "rowsPerPartition": f"{BATCH // 2}"}
-        rows = spark.readStream.format("zpipes").options(**options, address=address, pipe=source).load()
-        written = rows.mapInArrow(fails_once, rows.schema).select("data").writeStream.format("stopping")
-        written = written.options(address=address, pipe=target, folder=folder, where=where)
-        written = written.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
-        written.start().awaitTermination()
+        copy(spark, address, source, target, folder, sink="stopping", through=fails_once, at=folder, where=where)
 
 
 if __name__ == "__main__":

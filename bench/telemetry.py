@@ -1,9 +1,9 @@
 """What telemetry costs: the CPU of a broker per task with the plugin telemetry, beside one without it in the same run.
 
 Both brokers are Scale0's own, with the same native clients and workers; one stores an event for each task in Parquet
-files, by the plugin's defaults and without sampling. The rounds are interleaved, as in ``tasks.py``. There are many of
-them, since what is measured is less than what one differs from the next by; each has about as many events as a group of
-rows in a file.
+files, by the plugin's defaults and without sampling. What is measured is less than what one minute differs from the
+next by, so the two have their turns within a round many times, each for some tenths of a second; a round has about as
+many events as a group of rows in a file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure_round(servers: Mapping[str, Server], options: argparse.Namespace) ->
     does then, both do.
     """
     load = Load(options.tasks, window=IN_FLIGHT, connections=CONNECTIONS, body_size=100, conversation=TASK)
-    before = {name: cpu_by_part(server.pid) for name, server in servers.items()}
+    before = {name: (server.cpu_seconds(), cpu_by_part(server.pid)) for name, server in servers.items()}
     seconds = dict.fromkeys(servers, 0.0)
     for turn in range(options.slices):
         for name in sorted(servers, reverse=turn % 2 == 1):
@@ -74,11 +74,11 @@ def measure_round(servers: Mapping[str, Server], options: argparse.Namespace) ->
     tasks = options.slices * options.tasks
     found = {}
     for name, server in servers.items():
-        cpu = {part: value - before[name][part] for part, value in cpu_by_part(server.pid).items()}
+        cpu, parts = before[name]
         found[name] = {
-            "cpu_s_per_100k": sum(cpu.values()) / tasks * 100_000,
+            "cpu_s_per_100k": (server.cpu_seconds() - cpu) / tasks * 100_000,
             "tasks_per_s": tasks / seconds[name],
-            **{f"us_{part}": value / tasks * 1e6 for part, value in cpu.items()},
+            **{f"us_{part}": (now - parts[part]) / tasks * 1e6 for part, now in cpu_by_part(server.pid).items()},
         }
     return found
 

@@ -176,7 +176,9 @@ def test_spark_says_what_it_lacks() -> None:
 
 @needs_compiler
 def test_telemetry_on_and_off() -> None:
-    figures = run_bench("telemetry.py", "--starts", "1", "--rounds", "1", "--tasks", "2000", "--workers", "2")
+    figures = run_bench(
+        "telemetry.py", "--starts", "1", "--rounds", "1", "--slices", "2", "--tasks", "1000", "--workers", "2"
+    )
     assert_between(figures, 0.1, 100, "telemetry_cpu_vs_off", "telemetry_cpu_vs_off_total")
     assert_between(figures, 0.001, 1000, "on_cpu_s_per_100k", "off_cpu_s_per_100k", "bytes_per_event")
     assert figures["events_stored"] >= 2000

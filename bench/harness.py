@@ -318,13 +318,19 @@ def start_broker(folder: Path, wire: str = "native", endpoint: str | None = None
     return Server(name, broker_command(configuration), endpoint, folder)
 
 
-def start_plugin_broker(folder: Path, plugin: str, **settings: object) -> Server:
-    """Start a real broker with one plugin, on the native wire where it is there; ``settings`` is the plugin's table."""
+def start_plugin_broker(
+    folder: Path, plugin: str, beside: Mapping[str, Mapping[str, Any]] | None = None, **settings: object
+) -> Server:
+    """Start a real broker with one plugin, on the native wire where it is there; ``settings`` is the plugin's table.
+
+    ``beside`` has the tables of others by name.
+    """
     name = f"{plugin}-{uuid.uuid4().hex[:6]}"
     endpoint = f"ipc://{folder}/{name}"
     configuration = folder / f"{name}.toml"
     wire = "native" if native_wire_exists() else "pure"
-    write_broker_toml(configuration, wire, {f"plugin.{plugin}": {"bind": [endpoint], **settings}})
+    tables = {plugin: {"bind": [endpoint], **settings}, **(beside or {})}
+    write_broker_toml(configuration, wire, {f"plugin.{each}": table for each, table in tables.items()})
     return Server(name, broker_command(configuration), endpoint, folder)
 
 

@@ -207,6 +207,8 @@ def test_what_is_there_behind_what_is_gone_is_kept(world, streams):
     with pytest.raises(DataLossError, match="thrown away"):
         read(strict, *parts)
     assert read(lenient, *parts) == numbered(10, 10)
+    marking = PipeStreamReader(options(world, pipe, fail_on_data_loss=False, mark_skipped=True))
+    assert read(marking, *parts) == [*[None] * 10, *numbered(10, 10)]
     with world.pipes() as pipes:
         pipes.acknowledge(pipe, "spark", 14)
     with pytest.raises(DataLossError, match="acknowledged"):

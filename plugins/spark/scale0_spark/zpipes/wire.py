@@ -176,7 +176,7 @@ class Pipes:
         return PipeState.read(pipe, answer[0].bytes if answer else b"")
 
     def link(self, pipe: str) -> bool:
-        """Have a link to a pipe, which is made if it is not there; tell whether it is a new one, to be taken away later.
+        """Have a link to a pipe, which is made if it is not there; tell whether it is a new one, to take away later.
 
         Where no answer came, the pipe is looked at before it is opened again: one link is enough, whosever it is.
         """

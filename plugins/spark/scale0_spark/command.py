@@ -15,6 +15,7 @@ from scale0_core.cli import kit
 
 if TYPE_CHECKING:
     from scale0_spark.jobs import Options
+    from scale0_spark.progress import Missed
     from scale0_spark.running import Place, Span
     from scale0_spark.tables import Entry
 
@@ -25,6 +26,8 @@ STREAMED = ("trends_minute", "trends_hour", "trends_day", "popularity", "cache_r
 """The tables that a stream keeps if it is not told which: each of their batches costs about what is new in it."""
 FINISHED = ("availability", "capacity", "anomalies", "replication_plan", "placement_plan")
 """The tables that a stream keeps if it is told to: with each batch they are made anew from all sums."""
+GROUP = "spark"
+MOST_IN_GROUP = 200
 WRITTEN = {"table": "table", "rows": "rows", "written": "written", "file": "file"}
 
 
@@ -139,14 +142,88 @@ def main() -> None:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def _run(common: Common, names: Iterable[str], **changed: Mapping[str, Any] | int) -> list[Entry]:
+Changed = Mapping[str, Mapping[str, Any] | int]
+"""What differs from the jobs' defaults: by part of their options, and field."""
+
+
+@attrs.frozen
+class Tuning:
+    """An option that tables depend on, and the fields of the jobs' options that it is for."""
+
+    option: Callable[[Any], Any]
+    fields: tuple[str, ...]
+
+
+_TUNING = {
+    "accuracy": Tuning(
+        click.option("--accuracy", default=1000, show_default=True, metavar="N", type=click.IntRange(min=1),
+                     help="Ranks of percentiles are off by one in so many at most."),
+        ("accuracy",),
+    ),
+    "half_life": Tuning(
+        click.option("--half-life", default=7.0, show_default=True, metavar="DAYS",
+                     type=click.FloatRange(min=0, min_open=True), help="After so many days a request counts half."),
+        ("popularity.half_life_days", "replication.half_life_days"),
+    ),
+    "weeks": Tuning(
+        click.option("--weeks", default=4, show_default=True, metavar="N", type=click.IntRange(min=1),
+                     help="So many weeks before are compared, to find anomalies."),
+        ("anomalies.weeks",),
+    ),
+    "deviation": Tuning(
+        click.option("--deviation", default=4.0, show_default=True, metavar="X",
+                     type=click.FloatRange(min=0, min_open=True),
+                     help="How far from the usual an hour must be to be an anomaly."),
+        ("anomalies.deviation",),
+    ),
+    "per_server": Tuning(
+        click.option("--per-server", default=20, show_default=True, metavar="N", type=click.IntRange(min=1),
+                     help="Plan at most so many songs for one music server."),
+        ("replication.per_server",),
+    ),
+    "utilisation": Tuning(
+        click.option("--utilisation", default=0.6, show_default=True, metavar="SHARE",
+                     type=click.FloatRange(0, 1, min_open=True), help="Plan workers to be so busy at most."),
+        ("placement.utilisation",),
+    ),
+}  # fmt: skip
+"""What tables can be told to depend on. Each stands here once, for all commands that make such a table."""
+
+
+def _tuned(*names: str) -> Callable[[Function], Function]:
+    """Give a command the options that its tables depend on, handed in as `changed`."""
+
+    def add(command: Function) -> Function:
+        from functools import wraps
+
+        @wraps(command)
+        def gather(**values: Any) -> Any:
+            return command(changed=_changed({name: values.pop(name) for name in names}), **values)
+
+        for name in reversed(names):
+            gather = _TUNING[name].option(gather)
+        return gather  # type: ignore[return-value]
+
+    return add
+
+
+def _changed(chosen: Mapping[str, Any]) -> Changed:
+    changed: dict[str, Any] = {}
+    for name, value in chosen.items():
+        for place in _TUNING[name].fields:
+            part, _, field = place.rpartition(".")
+            (changed.setdefault(part, {}) if part else changed)[field] = value
+    return changed
+
+
+def _run(common: Common, names: Iterable[str], changed: Changed | None = None) -> list[Entry]:
     """Run jobs and say what they wrote."""
     from scale0_spark.progress import Progress
     from scale0_spark.running import run_jobs
 
     chosen, place, span = list(names), common.place(), common.span()
     _check_place(place)
-    options = _options(changed)
+    options = _options(changed or {})
     return run_jobs(chosen, span, common.folder, place, Progress(quiet=common.quiet), options)
 
 
@@ -156,7 +233,7 @@ def _check_place(place: Place) -> None:
     check_place(place.master, place.remote)
 
 
-def _options(changed: Mapping[str, Mapping[str, Any] | int]) -> Options:
+def _options(changed: Changed) -> Options:
     """Make the jobs' options; each part is given as what differs from its defaults."""
     from scale0_spark.jobs import Options
 
@@ -172,32 +249,27 @@ def _part(options: Options, name: str) -> Any:
     return attrs.asdict(options, recurse=False)[name]
 
 
-def _tell(entries: Iterable[Entry], folder: Path, too_late: Mapping[str, int] | None = None) -> None:
+def _tell(entries: Iterable[Entry], folder: Path, missed: Mapping[str, Missed] | None = None) -> None:
     from scale0_spark.tables import file_of
 
     rows = [
         {"table": entry.name, "rows": entry.rows, "written": entry.written, "file": str(file_of(folder, entry.name))}
         for entry in entries
     ]
-    for row in rows if too_late is not None else ():
-        row["too_late"] = (too_late or {}).get(str(row["table"]), 0)
+    for row in rows:
+        if missed is not None and (some := missed.get(str(row["table"]))):
+            row |= {"too_late": some.too_late, "skipped": some.skipped}
     kit.emit("scale0.spark.tables/1", rows, columns=WRITTEN)
 
 
-_ACCURACY = click.option(
-    "--accuracy", default=1000, show_default=True, metavar="N", type=click.IntRange(min=1),
-    help="Ranks of percentiles are off by one in so many at most.",
-)  # fmt: skip
-
-
 @main.command()
-@_ACCURACY
+@_tuned("accuracy")
 @click.option("--seconds", is_flag=True, help="By second as well: for a run that was short.")
 @_common
-def trends(common: Common, *, accuracy: int, seconds: bool) -> None:
+def trends(common: Common, *, changed: Changed, seconds: bool) -> None:
     """Rates, errors and percentiles of each service by minute, hour and day."""
     names = ["trends", "seconds"] if seconds else ["trends"]
-    _tell(_run(common, names, accuracy=accuracy), common.folder)
+    _tell(_run(common, names, changed), common.folder)
 
 
 @main.command()
@@ -214,18 +286,12 @@ def capacity(common: Common) -> None:
     _tell(_run(common, ["capacity"]), common.folder)
 
 
-_HALF_LIFE = click.option(
-    "--half-life", default=7.0, show_default=True, metavar="DAYS", type=click.FloatRange(min=0, min_open=True),
-    help="After so many days a request counts half.",
-)  # fmt: skip
-
-
 @main.command()
-@_HALF_LIFE
+@_tuned("half_life")
 @_common
-def popularity(common: Common, *, half_life: float) -> None:
+def popularity(common: Common, *, changed: Changed) -> None:
     """Which songs are asked for most, the recent requests counting more."""
-    _tell(_run(common, ["popularity"], popularity={"half_life_days": half_life}), common.folder)
+    _tell(_run(common, ["popularity"], changed), common.folder)
 
 
 @main.command()
@@ -236,83 +302,133 @@ def caches(common: Common) -> None:
 
 
 @main.command()
-@click.option("--weeks", default=4, show_default=True, metavar="N", type=click.IntRange(min=1),
-              help="So many weeks before are compared.")  # fmt: skip
-@click.option("--deviation", default=4.0, show_default=True, metavar="X", type=click.FloatRange(min=0, min_open=True),
-              help="How far from the usual an hour must be.")  # fmt: skip
+@_tuned("weeks", "deviation")
 @_common
-def anomalies(common: Common, *, weeks: int, deviation: float) -> None:
+def anomalies(common: Common, *, changed: Changed) -> None:
     """Hours unlike the same hour of the weeks before."""
-    _tell(_run(common, ["anomalies"], anomalies={"weeks": weeks, "deviation": deviation}), common.folder)
+    _tell(_run(common, ["anomalies"], changed), common.folder)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+_SONG_DELIVERY = (
+    click.option("--music-broker", metavar="ADDRESS", help="Ask there who holds a song that its source no longer has."),
+    click.option("--wait", default=0.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
+                 help="Wait so many seconds for the songs to be there."),
+)  # fmt: skip
+_DISCOVERY = click.option(
+    "--discovery", metavar="ADDRESS", help="Where discovery is; by default the broker's ipc address."
+)
+
+
+def _song_delivery(command: Function) -> Function:
+    """Give a command what can be said about how songs are brought to servers."""
+    for option in reversed(_SONG_DELIVERY):
+        command = option(command)
+    return command
 
 
 @main.command()
-@_HALF_LIFE
-@click.option("--per-server", default=20, show_default=True, metavar="N", type=click.IntRange(min=1),
-              help="At most so many songs to one server.")  # fmt: skip
-@click.option("--apply", is_flag=True, help="Send the plan to the music servers.")
-@click.option("--music-broker", metavar="ADDRESS", help="Ask there who holds a song that its source no longer has.")
-@click.option("--wait", default=0.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
-              help="With --apply: wait so many seconds for the songs to be there.")  # fmt: skip
+@_tuned("half_life", "per_server")
+@click.option("--apply", is_flag=True, help="Send the plan to the music servers; the next two need it.")
+@_song_delivery
 @_common
-def replication(
-    common: Common, *, half_life: float, per_server: int, apply: bool, music_broker: str | None, wait: float
-) -> None:
+def replication(common: Common, *, changed: Changed, apply: bool, music_broker: str | None, wait: float) -> None:
     """Plan which songs should be copied to which music servers; with --apply, have it done.
 
-    Ends with 1 if --apply did not reach all of them.
+    Ends with 1 if --apply did not reach all of them. scale0 spark apply sends a plan that is there.
     """
     if not apply and (music_broker or wait):
         raise kit.UsageError("--music-broker and --wait need --apply", "", "nothing was done", "add --apply")
-    written = _run(common, ["replication"], replication={"half_life_days": half_life, "per_server": per_server})
+    written = _run(common, ["replication"], changed)
     if not apply:
         _tell(written, common.folder)
         return
-    from scale0_spark.delivery import apply_replication
+    _send_songs(common.folder, music_broker, wait, quiet=common.quiet)
 
-    say = (lambda _: None) if common.quiet else kit.say
-    outcome = apply_replication(_plan(common, "replication_plan"), music_broker=music_broker, wait=wait, progress=say)
+
+@main.command()
+@_tuned("utilisation")
+@click.option("--apply", is_flag=True, help="Send the plan to a broker's discovery, which shows it.")
+@_DISCOVERY
+@_common
+def placement(common: Common, *, changed: Changed, apply: bool, discovery: str | None) -> None:
+    """Plan how many workers each service should have in which group; with --apply, discovery shows it.
+
+    scale0 spark apply sends a plan that is there.
+    """
+    if discovery and not apply:
+        raise kit.UsageError("--discovery needs --apply", "", "nothing was done", "add --apply")
+    written = _run(common, ["placement"], changed)
+    if not apply:
+        _tell(written, common.folder)
+        return
+    _send_advice(common.folder, discovery, common.broker)
+
+
+@main.group("apply")
+def apply_plan() -> None:
+    """Send a plan that stands in the tables, as a job or a stream wrote it. Needs no Spark.
+
+    \b
+    Examples:
+      scale0 spark apply replication --out tables --wait 60
+      scale0 spark apply placement --out tables
+    """  # noqa: D301
+
+
+@apply_plan.command("replication")
+@_song_delivery
+@_OUT
+@_BROKER
+@_QUIET
+@kit.output_option
+def apply_replication(*, music_broker: str | None, wait: float, out: str | None, broker: str, quiet: bool) -> None:
+    """Have music servers fetch the songs of the table replication_plan. Ends with 1 if it did not reach all of them."""
+    _send_songs(_out(out, broker), music_broker, wait, quiet=quiet)
+
+
+@apply_plan.command("placement")
+@_DISCOVERY
+@_OUT
+@_BROKER
+@kit.output_option
+def apply_placement(*, discovery: str | None, out: str | None, broker: str) -> None:
+    """Have discovery show the table placement_plan, with the time at which it was written."""
+    _send_advice(_out(out, broker), discovery, broker)
+
+
+def _send_songs(folder: Path, music_broker: str | None, wait: float, *, quiet: bool) -> None:
+    from scale0_spark import delivery, tables
+
+    rows = tables.read(folder, "replication_plan").to_pylist()
+    say = (lambda _: None) if quiet else kit.say
+    outcome = delivery.apply_replication(rows, music_broker=music_broker, wait=wait, progress=say)
     kit.emit("scale0.spark.replication/1", [attrs.asdict(row) for row in outcome.rows])
     if not outcome.complete:
         kit.finish(kit.Exit.NEGATIVE)
 
 
-@main.command()
-@click.option("--utilisation", metavar="SHARE", type=click.FloatRange(0, 1, min_open=True),
-              help="How busy workers should be at most.")  # fmt: skip
-@click.option("--apply", is_flag=True, help="Send the plan to a broker's discovery, which shows it.")
-@click.option("--discovery", metavar="ADDRESS", help="Where discovery is; by default the broker's ipc address.")
-@_common
-def placement(common: Common, *, utilisation: float | None, apply: bool, discovery: str | None) -> None:
-    """Plan how many workers each service should have in which group; with --apply, discovery shows it."""
-    if discovery and not apply:
-        raise kit.UsageError("--discovery needs --apply", "", "nothing was done", "add --apply")
-    written = _run(common, ["placement"], placement={} if utilisation is None else {"utilisation": utilisation})
-    if not apply:
-        _tell(written, common.folder)
-        return
-    from scale0_spark.delivery import apply_placement
+def _send_advice(folder: Path, discovery: str | None, broker: str) -> None:
+    from scale0_spark import delivery, tables
 
-    address = discovery or f"ipc://{kit.runtime_dir(common.broker)}/discovery"
-    kit.emit(
-        "scale0.spark.placement/1", attrs.asdict(apply_placement(_plan(common, "placement_plan"), address=address))
-    )
+    rows = tables.read(folder, "placement_plan").to_pylist()
+    made = datetime.fromisoformat(tables.entry(folder, "placement_plan").written)
+    address = discovery or f"ipc://{kit.runtime_dir(broker)}/discovery"
+    kit.emit("scale0.spark.placement/1", attrs.asdict(delivery.apply_placement(rows, address=address, as_of=made)))
 
 
-def _plan(common: Common, name: str) -> list[dict[str, Any]]:
-    from scale0_spark import tables
-
-    rows: list[dict[str, Any]] = tables.read(common.folder, name).to_pylist()
-    return rows
+# --- all of them ------------------------------------------------------------------------------------------------------
 
 
 @main.command()
-@_ACCURACY
+@_tuned(*_TUNING)
 @click.option("--report", "with_report", is_flag=True, help="Write the report, too.")
 @_common
-def run(common: Common, *, accuracy: int, with_report: bool) -> None:
+def run(common: Common, *, changed: Changed, with_report: bool) -> None:
     """Run all jobs, one after the other in one session."""
-    written = _run(common, JOBS, accuracy=accuracy)
+    written = _run(common, JOBS, changed)
     if with_report:
         from scale0_spark.report.page import write_report
 
@@ -333,10 +449,16 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
 def _span(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
     if value is None:
         return None
-    if not value[:1].isdigit() or not value[-1:].isalpha():
-        raise click.BadParameter(f"{value!r} is not how long, as in 36h, 90d or 8w")
+    if not value[:1].isdigit() or not value[-1:].isalpha() or " " in value:
+        raise click.BadParameter(f"{value!r} is not how long, as in 90m, 36h, 90d or 8w")
     now = datetime.now(timezone.utc)
     return now - kit.moment(value, now)
+
+
+def _group(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not 1 <= len(value.encode()) <= MOST_IN_GROUP:
+        raise click.BadParameter(f"it has 1 to {MOST_IN_GROUP} bytes: the name of the table is added")
+    return value
 
 
 @main.command()
@@ -345,20 +467,27 @@ def _span(_: click.Context, __: click.Parameter, value: str | None) -> timedelta
 @click.option("--once", is_flag=True, help="Take in what is there now, and end.")
 @click.option("--every", default=10.0, show_default=True, metavar="S", type=click.FloatRange(min=0.1),
               help="Seconds from batch to batch.")  # fmt: skip
-@click.option("--late", default="1 hour", show_default=True, metavar="TIME",
-              help="How late an event may come and still count.")  # fmt: skip
+@click.option("--late", default="1h", show_default=True, metavar="TIME", callback=_span,
+              help="How late an event may come and still count: 90m, 36h.")  # fmt: skip
 @click.option("--keep", metavar="TIME", callback=_span,
               help="Drop windows that began longer before their table's newest: 90d. [default: keep all]")  # fmt: skip
 @click.option("--files-per-batch", metavar="N", type=click.IntRange(min=1),
               help="At most so many new files in a batch: events may then count as late. [default: all]")  # fmt: skip
 @click.option("--pipe", metavar="NAME", help="Take events from this pipe, not from files.")
 @click.option("--address", metavar="ADDRESS", help="Where the pipe is; by default the broker's ipc address.")
+@click.option("--group", metavar="NAME", callback=_group,
+              help="What its reader groups are called: two streams on one pipe need two. [default: spark]")  # fmt: skip
+@click.option(
+    "--skip-bad", is_flag=True, help="Leave out chunks of the pipe that hold no events or are gone; say which."
+)
+@_tuned(*_TUNING)
 @click.option("--checkpoints", metavar="DIR", type=click.Path(),
               help="Where Spark remembers how far it came. [default: .checkpoints in --out]")  # fmt: skip
 @_common
 def stream(
-    common: Common, *, names: list[str], once: bool, every: float, late: str, keep: timedelta | None,
-    files_per_batch: int | None, pipe: str | None, address: str | None, checkpoints: str | None,
+    common: Common, *, names: list[str], once: bool, every: float, late: timedelta, keep: timedelta | None,
+    files_per_batch: int | None, pipe: str | None, address: str | None, group: str | None, skip_bad: bool,
+    checkpoints: str | None, changed: Changed,
 ) -> None:  # fmt: skip
     """Keep tables up to date while events come in. Ctrl-C or TERM ends it in order; started again, it goes on."""
     from scale0_spark import tables
@@ -367,20 +496,21 @@ def stream(
 
     if common.since or common.until:
         raise kit.UsageError("a stream takes all events", "--since and --until are for jobs", "nothing was done", "")
-    if address and not pipe:
-        raise kit.UsageError("--address needs --pipe", "", "nothing was done", "name the pipe: --pipe NAME")
+    for option, given in (("--address", address), ("--group", group), ("--skip-bad", skip_bad)):
+        if given and not pipe:
+            raise kit.UsageError(f"{option} needs --pipe", "", "nothing was done", "name the pipe: --pipe NAME")
     if files_per_batch and pipe:
         raise kit.UsageError("--files-per-batch is not for a pipe", "it has no files", "nothing was done", "")
     place = common.place()
     _check_place(place)
-    source = Pipe(pipe, _pipes(address, common.broker)) if pipe else common.span()
-    too_late = run_streams(
+    source = Pipe(pipe, _pipes(address, common.broker), group or GROUP, skip_bad) if pipe else common.span()
+    missed = run_streams(
         names, source, common.folder, place, Progress(quiet=common.quiet),
         checkpoints=Path(checkpoints) if checkpoints else None, every=None if once else every, late=late, keep=keep,
-        files_per_batch=files_per_batch,
+        files_per_batch=files_per_batch, options=_options(changed),
     )  # fmt: skip
     written = [entry for entry in tables.entries(common.folder) if entry.name in names]
-    _tell(written, common.folder, too_late)
+    _tell(written, common.folder, missed)
 
 
 def _pipes(address: str | None, broker: str) -> str:

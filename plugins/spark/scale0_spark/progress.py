@@ -25,6 +25,8 @@ LOOK = 0.25
 PLAIN_EVERY = 5.0
 """Seconds between two lines where lines stay."""
 WIDTH = 100
+SKIPPED = "skipped"
+"""The name under which a query counts chunks that it leaves out, and names the first of them."""
 
 Clock = Callable[[], float]
 Look = Callable[[], str]
@@ -247,9 +249,32 @@ def _connect_counter(spark: SparkSession) -> Callable[[], Work]:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
+MOST_NAMED = 10
+"""So many of the chunks that a batch left out are named."""
+
+
+@attrs.frozen
+class Missed:
+    """What is not in a table: events that came too late, and chunks of a pipe that were left out."""
+
+    too_late: int = 0
+    skipped: int = 0
+    named: tuple[int, ...] = ()
+    """The numbers of the first chunks that were left out."""
+
+    def __add__(self, other: Missed) -> Missed:
+        named = (*self.named, *other.named)[:MOST_NAMED]
+        return Missed(self.too_late + other.too_late, self.skipped + other.skipped, named)
+
+    def most(self, other: Missed) -> Missed:
+        """Give the larger numbers, of two accounts of the same batch."""
+        named = max(self.named, other.named, key=len)
+        return Missed(max(self.too_late, other.too_late), max(self.skipped, other.skipped), named)
+
+
 @attrs.frozen
 class Batch:
-    """What a streaming query tells of its last batch, and how many events were too late for any so far."""
+    """What a streaming query tells of its last batch, and what it missed so far."""
 
     table: str
     number: int
@@ -259,22 +284,25 @@ class Batch:
     seconds: float = 0.0
     lag: float | None = None
     """Seconds since the newest event."""
-    too_late: int = 0
+    missed: Missed = Missed()
 
 
-def batch_of(table: str, progress: Mapping[str, Any], now: datetime, too_late: int = 0) -> Batch:
+def batch_of(table: str, progress: Mapping[str, Any], now: datetime, missed: Missed = Missed()) -> Batch:
     """Take from the progress of a query what people want to know."""
     newest = (progress.get("eventTime") or {}).get("max")
     return Batch(
         table, int(progress.get("batchId", 0)), int(progress.get("numInputRows") or 0),
         float(progress.get("processedRowsPerSecond") or 0.0), float(progress.get("batchDuration") or 0) / 1000,
-        None if newest is None else _seconds_between(newest, now), too_late,
+        None if newest is None else _seconds_between(newest, now), missed,
     )  # fmt: skip
 
 
-def dropped(progress: Mapping[str, Any]) -> int:
-    """Give how many events were too late for a batch: Spark left them out."""
-    return sum(int(part.get("numRowsDroppedByWatermark") or 0) for part in progress.get("stateOperators") or ())
+def missed_in(progress: Mapping[str, Any]) -> Missed:
+    """Give what a batch missed: events that Spark left out since they were too late, and what `SKIPPED` counted."""
+    late = sum(int(part.get("numRowsDroppedByWatermark") or 0) for part in progress.get("stateOperators") or ())
+    observed = (progress.get("observedMetrics") or {}).get(SKIPPED) or {}
+    told = observed if isinstance(observed, Mapping) else observed.asDict()  # a row of Spark's, or what was its JSON
+    return Missed(late, int(told.get("chunks") or 0), tuple(map(int, told.get("named") or ())))
 
 
 def stream_line(batch: Batch) -> str:
@@ -282,7 +310,7 @@ def stream_line(batch: Batch) -> str:
     parts = [f"{batch.table}: batch {batch.number}", f"{number(batch.rows)} rows"]
     if batch.rate:
         parts.append(f"{number(batch.rate)} rows/s")
-    return _line(*parts, *_behind(batch.lag, batch.too_late))
+    return _line(*parts, *_behind(batch.lag, batch.missed))
 
 
 def streams_line(batches: Sequence[Batch]) -> str:
@@ -296,15 +324,17 @@ def streams_line(batches: Sequence[Batch]) -> str:
         f"{number(sum(batch.rows for batch in batches))} rows",
         f"{number(sum(batch.rate for batch in batches))} rows/s",
         f"slowest {slowest.table} {duration(slowest.seconds)}",
-        *_behind(max(lags, default=None), sum(batch.too_late for batch in batches)),
+        *_behind(max(lags, default=None), sum((batch.missed for batch in batches), Missed())),
     )
 
 
-def _behind(lag: float | None, too_late: int) -> Iterator[str]:
+def _behind(lag: float | None, missed: Missed) -> Iterator[str]:
     if lag is not None:
         yield f"lag {duration(lag)}"
-    if too_late:
-        yield f"{number(too_late)} too late"
+    if missed.too_late:
+        yield f"{number(missed.too_late)} too late"
+    if missed.skipped:
+        yield f"{number(missed.skipped)} chunks skipped"
 
 
 def duration(seconds: float) -> str:
@@ -325,7 +355,7 @@ def _seconds_between(text: str, now: datetime) -> float:
 
 
 class StreamWatch:
-    """What streaming queries tell of their batches; events that came too late are counted over all of them."""
+    """What streaming queries tell of their batches; what they missed is counted over all of them."""
 
     def __init__(self, queries: Sequence[Any]) -> None:
         self._counted = [_Counted(query) for query in queries]
@@ -345,7 +375,11 @@ class StreamWatch:
 
     def too_late(self) -> dict[str, int]:
         """Give how many events came too late for each table, as far as they were counted."""
-        return {each.table: each.too_late for each in self._counted}
+        return {each.table: each.missed.too_late for each in self._counted}
+
+    def missed(self) -> dict[str, Missed]:
+        """Give what is not in each table, as far as it was counted."""
+        return {each.table: each.missed for each in self._counted}
 
     def _batches(self) -> list[Batch]:
         now = datetime.now(timezone.utc)
@@ -354,17 +388,17 @@ class StreamWatch:
 
 
 class _Counted:
-    """One query: its last batch, and the events that came too late for any of its batches."""
+    """One query: its last batch, and what all of its batches missed."""
 
     def __init__(self, query: Any) -> None:
         self.table = query.name or "stream"
         self._query = query
         self._batch = -1
-        self._of_batch = self._before = 0
+        self._of_batch = self._before = Missed()
         self._shown: Mapping[str, Any] = {}
 
     @property
-    def too_late(self) -> int:
+    def missed(self) -> Missed:
         return self._before + self._of_batch
 
     def last_batch(self, now: datetime) -> Batch | None:
@@ -376,15 +410,15 @@ class _Counted:
         for progress in map(as_mapping, self._query.recentProgress) if missed else ():
             self._count(progress)
         self._count(last)
-        return batch_of(self.table, self._shown, now, self.too_late)
+        return batch_of(self.table, self._shown, now, self.missed)
 
     def _count(self, progress: Mapping[str, Any]) -> None:
         """Add what a batch tells, which may be told again, and before it has begun."""
-        number, late = int(progress["batchId"]), dropped(progress)
+        number = int(progress["batchId"])
         if number > self._batch:
-            self._before, self._batch, self._of_batch = self._before + self._of_batch, number, 0
+            self._before, self._batch, self._of_batch = self.missed, number, Missed()
         if number == self._batch:
-            self._of_batch = max(self._of_batch, late)
+            self._of_batch = self._of_batch.most(missed_in(progress))
         if progress.get("numInputRows") or not self._shown:  # the last batch is often one that only closes windows
             self._shown = progress
 

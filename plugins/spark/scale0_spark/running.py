@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from scale0_core.api import Scale0Error
-from scale0_core.cli.kit import Exit, NegativeError, UsageError
+from scale0_core.cli.kit import Exit, NegativeError
 
 from . import tables
-from .progress import Progress, StreamWatch, job_look, number
+from .checkpoints import check_checkpoint, note_down
+from .progress import MOST_NAMED, SKIPPED, Missed, Progress, StreamWatch, duration, job_look, number
 from .session import open_session
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ LOOK = 0.3
 COUNT_EVERY = 16
 """After so many looks the events that came too late are counted: Spark tells of the last 100 batches, no more."""
 CHECKPOINTS = ".checkpoints"
+LATE = timedelta(hours=1)
+"""How late an event may come and still count, if nothing else is said."""
 
 STATE = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -80,6 +82,10 @@ class Pipe:
 
     name: str
     address: str
+    group: str = "spark"
+    """What the names of its reader groups begin with; two streams with the same one take each other's chunks away."""
+    skip_bad: bool = False
+    """Whether chunks that hold no events, or are gone, are left out instead of ending the stream."""
 
 
 @contextlib.contextmanager
@@ -103,12 +109,25 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        why = _why(error)
+        why, remedy = _in_words_of_the_command(_why(error))
         raise JobError(
-            f"{what} failed", why, "each of its tables is as it was before, or new and whole",
-            ANEW if "checkpoint" in why else "run it again with --log FILE, and look there",
-        ) from error  # fmt: skip
+            f"{what} failed", why, "each of its tables is as it was before, or new and whole", remedy
+        ) from error
 
+
+def _in_words_of_the_command(why: str) -> tuple[str, str]:
+    """Give why something failed, and what to do: errors of a source name its options, which the command has not."""
+    rest, _, advice = why.rpartition("; ")
+    if "failOnDataLoss" in advice:
+        return rest, SKIP
+    return why, ANEW if "checkpoint" in why else "run it again with --log FILE, and look there"
+
+
+SKIP = (
+    "leave such chunks out with --skip-bad; if another stream reads the pipe by the same group, give this one another"
+    " --group, and another folder for --checkpoints and for --out"
+)
+"""What to do about chunks of a pipe that are gone, or hold no events."""
 
 ANEW = "begin anew with another folder for --checkpoints: tables then hold what the pipe still has"
 """What to do when a stream from a pipe cannot go on from its checkpoint."""
@@ -205,70 +224,73 @@ def run_streams(
     *,
     checkpoints: Path | None = None,
     every: float | None = None,
-    late: str = "1 hour",
+    late: timedelta = LATE,
     keep: timedelta | None = None,
     files_per_batch: int | None = None,
     options: Options | None = None,
-) -> dict[str, int]:
+) -> dict[str, Missed]:
     """Keep tables up to date until a signal comes; with `every` None, until all that is there now was read.
 
-    Gives for each table how many events came too late for it.
+    Gives for each table what is not in it: events that came too late, and chunks that were left out.
     """
     kept = (checkpoints or out / CHECKPOINTS).absolute()
+    notes = {name: _note(source, name, options) for name in names}
     if isinstance(source, Span):
         _check_folder(source, place)
-    if place.remote is None:
-        _check_checkpoints(kept, names, source)
+    # the checkpoints of a Spark Connect server are on its own disk
+    own = {} if place.remote is not None else {kept / name: note for name, note in notes.items()}
+    for checkpoint, note in own.items():
+        check_checkpoint(checkpoint, note)
     from .streaming import STREAMS, start
 
     trigger: dict[str, Any] = {"availableNow": True} if every is None else {"processingTime": f"{every:g} seconds"}
     place = attrs.evolve(place, settings={**STATE, **place.settings})
     with _until_a_signal() as ended, session("scale0 stream", place, progress) as spark, explained("the stream"):
-        told: dict[str, Any] = {"options": options, "late": late, "keep": keep, "trigger": trigger}
+        spark_late = f"{late.total_seconds():.0f} seconds"
+        told: dict[str, Any] = {"options": options, "late": spark_late, "keep": keep, "trigger": trigger}
         store, queries = Store(str(out.absolute())), []
         with progress.during("starting streams"):
+            for checkpoint, note in own.items():
+                note_down(checkpoint, note)
             for name in names:
                 stream, events = STREAMS[name], _stream(spark, source, STREAMS[name].kinds, name, files_per_batch)
                 queries.append(start(stream, events, store, str(kept / name), **told))
         watch = StreamWatch(queries)
         with progress.during("streams", watch.look, watch.brief):
             _wait(queries, ended, watch)
-        return _too_late(watch, late, progress)
+        missed = watch.missed()
+        for name, some in missed.items():
+            _say_missed(name, some, late, progress)
+        return missed
 
 
-def _too_late(watch: StreamWatch, late: str, progress: Progress) -> dict[str, int]:
-    """Say which events are not in the tables."""
-    counts = watch.too_late()
-    for name, count in counts.items():
-        if count:
-            progress.say(
-                f"{name}: {count} events are not in it, since they came more than {late} behind others; "
-                "a job counts all that is stored: scale0 spark run"
-            )
-    return counts
+def _say_missed(name: str, missed: Missed, late: timedelta, progress: Progress) -> None:
+    """Say what is not in a table."""
+    if missed.too_late:
+        progress.say(
+            f"{name}: {missed.too_late} events are not in it, since they came more than"
+            f" {duration(late.total_seconds())} behind others; a job counts all that is stored: scale0 spark run"
+        )
+    if missed.skipped:
+        named = ", ".join(map(str, missed.named))
+        more = " and others" if missed.skipped > len(missed.named) else ""
+        progress.say(
+            f"{name}: {missed.skipped} chunks of the pipe were left out, since they are gone or hold no events:"
+            f" {named}{more}; Spark's log says why: --log FILE"
+        )
 
 
-def _check_checkpoints(kept: Path, names: Sequence[str], source: Span | Pipe) -> None:
-    """Refuse checkpoints of another source: Spark would fail at the first batch, or count from the wrong place."""
-    now = f"the pipe {source.name}" if isinstance(source, Pipe) else "files"
-    for name in names:
-        before = _source_of(kept / name)
-        if before is not None and before != now:
-            raise UsageError(
-                f"the checkpoint of {name} in {kept} is of {before}", f"this stream takes its events from {now}",
-                "no Spark session was started",
-                "go on as before; or begin anew with another folder for --checkpoints, and for --out",
-            )  # fmt: skip
+def _note(source: Span | Pipe, name: str, options: Options | None) -> dict[str, Any]:
+    """Tell what the state of a table's stream depends on; to go on with other values would mix two kinds of sums."""
+    if isinstance(source, Pipe):
+        note: dict[str, Any] = {"pipe": source.name, "address": source.address, "group": source.group}
+    else:
+        note = {"folder": str(source.folder.resolve())}
+    if name == "popularity":
+        from .jobs import Options
 
-
-def _source_of(checkpoint: Path) -> str | None:
-    """Give where the events of a checkpoint come from, in words; None if it has no batch yet, or cannot be read."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        batches = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
-        newest = max(batches, key=lambda path: int(path.name))
-        offset = json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])
-        return "files" if "logOffset" in offset else f"the pipe {', '.join(offset.keys())}"
-    return None
+        note["half_life_days"] = (options or Options()).popularity.half_life_days
+    return note
 
 
 def _stream(
@@ -279,11 +301,23 @@ def _stream(
 
         register(spark)
         # each table has its own reader: none waits for another, and the pipe keeps what one of them still needs
-        told = {"address": source.address, "pipe": source.name, "payload": "events", "group": f"spark-{name}"}
-        return spark.readStream.format("zpipes").options(**told).load()
+        told = {"address": source.address, "pipe": source.name, "payload": "events", "group": f"{source.group}-{name}"}
+        if not source.skip_bad:
+            return spark.readStream.format("zpipes").options(**told).load()
+        told |= {"failOnDataLoss": "false", "markSkipped": "true"}
+        return _counting_skipped(spark.readStream.format("zpipes").options(**told).load())
     from .events import stream_events
 
     return stream_events(spark, str(source.folder.absolute()), kinds, files_per_batch=files_per_batch)
+
+
+def _counting_skipped(events: DataFrame) -> DataFrame:
+    """Have the query tell of the rows that stand for chunks; they are of no kind, so that no table has them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    number = F.when(F.col("v").isNull() & F.col("kind").isNull(), F.col("sequence"))
+    named = F.slice(F.array_sort(F.collect_set(number)), 1, MOST_NAMED)
+    return events.observe(SKIPPED, F.count(number).alias("chunks"), named.alias("named"))
 
 
 def _wait(queries: Sequence[StreamingQuery], ended: threading.Event, watch: StreamWatch) -> None:

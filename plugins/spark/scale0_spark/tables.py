@@ -15,7 +15,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -129,22 +129,34 @@ def _remove_leftovers(path: Path) -> None:
                 left.unlink()
 
 
-def read(out: Path, name: str) -> pa.Table:
-    """Read a table; a NegativeError says that it is not there."""
+def read(out: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table, or some of its columns; a NegativeError says that it is not there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = file_of(out, name)
     try:
         with path.open("rb") as file:  # opened once: a table that is replaced meanwhile is still read whole
-            return pq.read_table(file).replace_schema_metadata(None)
+            return pq.read_table(file, columns=columns).replace_schema_metadata(None)
     except FileNotFoundError:
-        raise NegativeError(
-            f"there is no table {name} in {out}", "no job has written it", "nothing was read", "scale0 spark run"
-        ) from None
+        raise _missing(out, name) from None
     except (pa.ArrowException, OSError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TableDamagedError(f"{path} cannot be read", why, "nothing was read", "run the job again") from error
+
+
+def entry(out: Path, name: str) -> Entry:
+    """Tell what is known of a table; a NegativeError says that it is not there."""
+    try:
+        return _entry(out, name)
+    except FileNotFoundError:
+        raise _missing(out, name) from None
+
+
+def _missing(out: Path, name: str) -> NegativeError:
+    return NegativeError(
+        f"there is no table {name} in {out}", "no job has written it", "nothing was read", "scale0 spark run"
+    )
 
 
 def survey(out: Path) -> Survey:

@@ -5,10 +5,13 @@ import socket
 from datetime import datetime, timedelta, timezone
 from threading import Thread
 
+import pyarrow as pa
 import pytest
 import zmq
+from click.testing import CliRunner
 
 from scale0_core.cli import kit
+from scale0_spark import command, tables
 from scale0_spark.delivery import apply_placement, apply_replication
 
 from .music_quest import ANY, PATIENCE, Quest, advice_at, ask, holders, until
@@ -37,6 +40,11 @@ def nowhere():
         yield f"tcp://127.0.0.1:{taken.getsockname()[1]}"
 
 
+def sent(*words):
+    """Run `scale0 spark apply`."""
+    return CliRunner().invoke(command.main, ["apply", *map(str, words), "-o", "json"])
+
+
 # --- songs ------------------------------------------------------------------------------------------------------------
 
 
@@ -56,6 +64,21 @@ def test_a_plan_makes_replicas_and_the_next_search_finds_them(quest):
     again = apply_replication(rows, timeout=PATIENCE)
     assert again.counts == {"present": 3}, "who asks twice gets the same"
     assert json.loads(json.dumps(again.to_json()))["counts"] == {"present": 3}
+
+
+def test_a_plan_that_stands_in_the_tables_is_sent_without_a_job(quest, tmp_path):
+    first, second = quest.server({"a.ogg": SONG}), quest.server({})
+    rows = [wanted("a.ogg", second, first)]
+    tables.write(tmp_path / "tables", "replication_plan", pa.Table.from_pylist(rows))
+    words = ("replication", "--out", tmp_path / "tables", "--wait", PATIENCE)
+    done = sent(*words)
+    assert (done.exit_code, [row["state"] for row in json.loads(done.stdout)["items"]]) == (0, ["arrived"])
+    assert "1 of 1 songs have arrived" in done.stderr
+    again = sent(*words, "--quiet")
+    assert (again.stderr, json.loads(again.stdout)["items"][0]["state"]) == ("", "present")
+    rows = [wanted("none.ogg", second, first)]
+    tables.write(tmp_path / "tables", "replication_plan", pa.Table.from_pylist(rows))
+    assert sent(*words).exit_code == kit.Exit.NEGATIVE
 
 
 def test_without_waiting_it_is_on_its_way(quest):
@@ -184,6 +207,17 @@ def test_discovery_shows_the_placement_plan(scale0_broker):
     east = datetime(2026, 1, 31, 17, tzinfo=timezone(timedelta(hours=5)))
     assert apply_placement([], address=address, timeout=20, as_of=east).as_of == "2026-01-31T12:00:00Z"
     assert advice_at(address)["rows"] == []
+
+
+def test_the_placement_plan_of_the_tables_is_shown_with_the_time_at_which_it_was_written(scale0_broker, tmp_path):
+    address = scale0_broker.in_thread(["discovery"]).address("discovery", "requests")
+    written = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+    tables.write(tmp_path, "placement_plan", pa.Table.from_pylist([ADVICE]), written)
+    done = sent("placement", "--out", tmp_path, "--discovery", address)
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["rows"] == 1
+    told = advice_at(address)
+    assert (told["rows"], told["as_of"]) == ([ADVICE], "2026-01-31T12:00:00Z")
 
 
 def test_a_discovery_that_takes_no_advice_says_so(scale0_broker):

@@ -167,6 +167,18 @@ def test_events_that_came_too_late_are_counted_over_all_batches_each_once():
     assert watch.too_late() == {"trends_hour": 16}
 
 
+def test_chunks_that_were_left_out_are_counted_and_the_first_of_them_named():
+    query = Query("trends_hour")
+    watch = StreamWatch([query])
+    for batch, numbers in ((0, [3, 4]), (0, [3, 4]), (1, []), (2, list(range(20, 32)))):
+        query.tell(batch, 0)
+        named = {"chunks": len(numbers), "named": numbers[: progress.MOST_NAMED]}
+        query.recentProgress[-1]["observedMetrics"] = {progress.SKIPPED: named}
+    assert watch.look() == "trends_hour: batch 2 · 100 rows · 100 rows/s · 14 chunks skipped"
+    missed = watch.missed()["trends_hour"]
+    assert (missed.skipped, missed.too_late, missed.named) == (14, 0, (3, 4, *range(20, 28)))
+
+
 def test_one_line_tells_of_all_streams_and_names_the_slowest():
     queries = [Query(name) for name in ("trends_minute", "trends_hour", "trends_day", "popularity", "cache_rates")]
     for place, query in enumerate(queries):

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -157,9 +158,54 @@ def songs(out: Path) -> None:
 def test_charts_of_an_earlier_report_go(tmp_path: Path):
     songs(tmp_path)
     (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / "gone.png").write_bytes(b"")
+    for name in ("errors", "latency-12", "songs", "my-own", "songs-of-mine", "latency"):
+        (tmp_path / "charts" / f"{name}.png").write_bytes(b"")
+    assert [path.name for path in write_report(tmp_path).charts] == ["songs.png"]
+    left = {path.stem for path in (tmp_path / "charts").iterdir()}
+    assert left == {"songs", "my-own", "songs-of-mine", "latency"}, "what is the user's own stays"
+
+
+def test_every_chart_has_a_name_by_which_it_is_known_later(report: tuple[Path, Page]):
+    out, _ = report
+    assert all(page.CHARTS.fullmatch(path.stem) for path in (out / "charts").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("hours", "drawn"),
+    [(3, {"trends_minute", "trends_day"}), (48, {"trends_hour", "trends_day"}), (1500, {"trends_day"})],
+)
+def test_only_what_is_drawn_is_read_whole(hours: int, drawn: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    times = {"trends_minute": 1 / 60, "trends_hour": 1.0, "trends_day": 24.0, "trends_second": 1.0}
+    for name, step in times.items():
+        starts = [sample_tables.START + timedelta(hours=step * place) for place in range(int(hours / step) + 1)]
+        rows = [trend("a", "task", 5.0) | {"window_start": start, "errors": 1.0} for start in starts[:2] + starts[-1:]]
+        tables.write(tmp_path, name, pa.Table.from_pylist(rows))
+    songs(tmp_path)
+    read: dict[str, Any] = {}
+    plain = tables.read
+
+    def noting(out: Path, name: str, columns: Any = None) -> pa.Table:
+        read.setdefault(str(columns), set()).add(name)
+        return plain(out, name, columns)
+
+    monkeypatch.setattr(tables, "read", noting)
+    monkeypatch.setattr(page, "_draw", lambda wanted: {})
+    monkeypatch.setattr(page, "_section", lambda *_: "")
+    monkeypatch.setattr(page.charts, "latencies", lambda _: [])
     write_report(tmp_path)
-    assert not (tmp_path / "charts" / "gone.png").exists()
+    assert read["None"] == {*drawn, "popularity"}
+
+
+def test_a_grain_that_turns_out_damaged_is_replaced_by_another(tmp_path: Path):
+    rows = [trend("a", "task", 5.0, errors=1.0) | {"service": f"{number}"} for number in range(1000)]
+    for name in ("trends_minute", "trends_hour"):
+        tables.write(tmp_path, name, pa.Table.from_pylist(rows))
+    place = tmp_path / "trends_minute" / "trends_minute.parquet"
+    content, middle = place.read_bytes(), place.stat().st_size // 2
+    place.write_bytes(content[: middle - 200] + bytes(400) + content[middle + 200 :])
+    found = page._found(tmp_path)
+    assert (found.grain, set(found.damaged)) == ("trends_hour", {"trends_minute"})
+    assert len(found.rows["trends_hour"]) == 1000
 
 
 def test_without_tables_there_is_no_report(tmp_path: Path):

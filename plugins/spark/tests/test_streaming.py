@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from scale0_spark import running, tables
 from scale0_spark.events import deduplicated, read_events, stream_events
 from scale0_spark.jobs import JOBS, Options, run
-from scale0_spark.progress import Progress, StreamWatch
+from scale0_spark.progress import Missed, Progress, StreamWatch
 from scale0_spark.running import Store
 from scale0_spark.streaming import STREAMS, recent, start, upserted
 from scale0_spark.transforms.anomalies import Anomalies
@@ -211,7 +211,7 @@ def test_a_stream_tells_what_came_too_late_for_it(
     counted = of_arrow(tables.read(tmp_path, "trends_day"))
     missed = sum(row["requests"] for row in trends) - sum(row["requests"] for row in counted)
     assert missed > 0
-    assert too_late == {"trends_day": missed}
+    assert too_late == {"trends_day": Missed(too_late=missed)}
     assert f"{missed:.0f} too late" in said.getvalue()
     assert f"trends_day: {missed:.0f} events are not in it" in said.getvalue()
 

@@ -59,7 +59,7 @@ def test_all_options_whatever_their_case():
         ({**NEEDED, "failOnDataLoss": "1"}, "true or false"),
         ({**NEEDED, "timeout": "0"}, "timeout"), ({**NEEDED, "timeout": "nan"}, "timeout"),
         ({**NEEDED, "stagingTimeout": "inf"}, "stagingTimeout"), ({**NEEDED, "path": "p"}, "path"),
-        ({**NEEDED, "pipes": "a,b"}, "pipe and pipes"),
+        ({**NEEDED, "pipes": "a,b"}, "pipe and pipes"), ({**NEEDED, "markSkipped": "true"}, "payload events"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_the_name_of_the_option(given_, says):

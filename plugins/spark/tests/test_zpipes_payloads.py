@@ -23,6 +23,7 @@ from scale0_spark.zpipes.payloads import (
     chunks_of,
     columns_in,
     events_in,
+    gone,
 )
 from scale0_spark.zpipes.wire import PipeState
 
@@ -170,6 +171,18 @@ def test_a_small_chunk_cannot_become_large(chunk, says):
     with pytest.raises(PayloadError, match=says):
         list(events_in(as_chunks([chunk])))
     assert list(events_in(as_chunks([chunk]), skip_bad=True)) == []
+
+
+def test_a_chunk_that_is_left_out_is_named_in_the_log_and_marked_if_that_is_wanted(caplog):
+    chunks = as_chunks([GOOD_STREAM, b"no events", GOOD_STREAM])
+    assert sum(len(rows) for rows in events_in(chunks, skip_bad=True)) == 6
+    assert "chunk 2 of pipe p holds no events" in caplog.text
+    marked = pa.Table.from_batches(events_in(chunks, skip_bad=True, mark=True)).to_pylist()
+    (mark,) = [row for row in marked if row["kind"] is None]
+    assert {name: value for name, value in mark.items() if value is not None} == {"pipe": "p", "sequence": 2}
+    lost = pa.Table.from_batches(events_in(gone("p", 5, 8), skip_bad=True, mark=True))
+    assert lost.column("sequence").to_pylist() == [5, 6, 7]
+    assert lost.column("v").null_count == 3
 
 
 def test_a_chunk_that_begins_with_another_message_than_a_schema_is_refused():

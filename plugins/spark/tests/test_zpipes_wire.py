@@ -207,6 +207,8 @@ def test_what_is_there_behind_what_is_gone_is_kept(world, streams):
     with pytest.raises(DataLossError, match="thrown away"):
         read(strict, *parts)
     assert read(lenient, *parts) == numbered(10, 10)
+    marking = PipeStreamReader(options(world, pipe, fail_on_data_loss=False, mark_skipped=True))
+    assert read(marking, *parts) == [*[None] * 10, *numbered(10, 10)]
     with world.pipes() as pipes:
         pipes.acknowledge(pipe, "spark", 14)
     with pytest.raises(DataLossError, match="acknowledged"):
@@ -395,6 +397,95 @@ def test_a_batch_that_is_larger_than_a_pipe_is_refused_with_advice(world):
     assert len(world.content(pipe)) == 3000
     with pytest.raises(OptionError):
         publish(options(world, "a", "b"), "query", 1, [])
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """Have the first answers to OPEN and CLOSE get lost."""
+    monkeypatch.setattr(wire, "FIRST_WAIT", 0.3)
+    receive, lost = Pipes._received, set()
+
+    def received(pipes, seconds):
+        answer, asked = receive(pipes, seconds), bytes(pipes._asked[0])
+        if asked in (b"OPEN", b"CLOSE") and asked not in lost:
+            lost.add(asked)
+            return None
+        return answer
+
+    monkeypatch.setattr(Pipes, "_received", received)
+    return lost
+
+
+def links(world, pipe):
+    with world.pipes() as pipes:
+        return pipes.state(pipe).links
+
+
+def test_a_request_for_a_link_that_got_no_answer_leaves_one_link(world, deaf):
+    pipe = world.name()
+    with world.pipes() as pipes:
+        assert not pipes.link(pipe)
+        assert links(world, pipe) == 1
+        assert not pipes.link(pipe), "there is one"
+        pipes.unlink(pipe)
+        assert deaf == {b"OPEN", b"CLOSE"}
+        assert pipes.state(pipe) is None
+        assert pipes.link(pipe)
+        pipes.unlink(pipe)
+        pipes.unlink(pipe)
+        assert pipes.state(pipe) is None
+
+
+def test_a_source_leaves_no_link_and_takes_none_of_others(world, streams):
+    pipe = world.name()
+    streams(options(world, pipe)).initialOffset()
+    assert links(world, pipe) == 0, "the pipe is there for the group's sake"
+    other = world.name()
+    with world.pipes() as pipes:
+        pipes.ask("OPEN", other)
+    streams(options(world, other)).initialOffset()
+    assert links(world, other) == 1
+
+
+def test_a_sink_leaves_no_link_and_takes_none_of_others(world):
+    pipe = world.name()
+    sink = options(world, pipe)
+    publish(sink, "query", 1, [stage([batch_of(b"1")], sink)])
+    assert links(world, pipe) == 0
+    with world.pipes() as consumer:
+        consumer.ask("OPEN", pipe)
+        publish(sink, "query", 2, [stage([batch_of(b"2")], sink)])
+        assert links(world, pipe) == 1
+    assert world.content(pipe) == [b"1", b"2"]
+
+
+def test_a_batch_is_stored_once_though_its_pipe_was_drained_and_closed_before_the_driver_came_back(world):
+    pipe = world.name()
+    sink = options(world, pipe)
+    with world.pipes() as consumer:
+        consumer.ask("OPEN", pipe)
+        publish(sink, "query", 1, [stage([batch_of(b"1")], sink)])
+        assert take(consumer, pipe) == b"1"
+        consumer.ask("CLOSE", pipe)
+    publish(sink, "query", 1, [stage([batch_of(b"1")], sink)])  # the driver died before it noted the batch
+    assert world.content(pipe) == []
+    publish(sink, "query", 2, [stage([batch_of(b"2")], sink)])
+    assert world.content(pipe) == [b"2"]
+
+
+def test_a_pipe_whose_last_link_goes_before_the_move_is_made_again(world, monkeypatch):
+    pipe = world.name()
+    sink = options(world, pipe)
+    move = Pipes.move
+
+    def after_the_last_link(pipes, *given):
+        monkeypatch.undo()
+        pipes.ask("CLOSE", pipe)
+        return move(pipes, *given)
+
+    monkeypatch.setattr(Pipes, "move", after_the_last_link)
+    publish(sink, "query", 1, [stage([batch_of(b"1")], sink)])
+    assert world.content(pipe) == [b"1"]
 
 
 # --- peers that are no brokers ----------------------------------------------------------------------------------------

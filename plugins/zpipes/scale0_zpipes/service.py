@@ -25,6 +25,7 @@ from scale0_zpipes.answers import (
     when_safe,
 )
 from scale0_zpipes.batches import BatchError, unpack_chunks
+from scale0_zpipes.forgotten import Forgotten
 from scale0_zpipes.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
 from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.pipe import BlockedWrite, Log, Pipe, Waiting
@@ -90,6 +91,7 @@ class ZpipesService:
         """Groups with a lease, and when it ends."""
         self._activity: Activity | None = None
         """Tells how pipes are used, while somebody observes."""
+        self._forgotten = Forgotten(settings.expire_empty or settings.expire or NEVER)
         self._sweep: list[bytes] = []
         times = [seconds for seconds in (settings.expire, settings.expire_empty) if seconds]
         self._sweep_every = max(0.1, min(times) / 10) if times else NEVER
@@ -327,6 +329,7 @@ class ZpipesService:
             return [(SOCKET, (*envelope, OK))]
         if pipe is None:
             pipe = self._stock.make(name, now)
+            pipe.producers = self._forgotten.recall(name, now)
             if self._keeper.keeps(name):
                 pipe.keep_log(kept=True)
         pipe.links += 1
@@ -560,6 +563,8 @@ class ZpipesService:
             return ()
         if pipe.log is not None and pipe.log.kept and pipe.producers:
             return ()  # a writer that had no answer may put its last chunks again; the pipe expires in time
+        if pipe.producers and not pipe.lease:  # the same for a pipe in memory, which goes at once
+            self._forgotten.remember(pipe, now)
         return self._forget(pipe, now)
 
     def _forget(self, pipe: Pipe, now: float) -> Iterable[Effect]:
@@ -573,6 +578,7 @@ class ZpipesService:
 
     def _expire(self, now: float) -> list[Effect]:
         """Look at some of the pipes, and forget those that nobody has used for long."""
+        self._forgotten.expire(now)
         if not self._sweep:
             self._sweep = list(self._pipes)
         effects: list[Effect] = []

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import Script, SimDisk
+from scale0_zpipes import forgotten
 from scale0_zpipes import pipe as pipe_module
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
 from scale0_zpipes.journal import Journal
@@ -284,6 +285,81 @@ def test_a_pipe_that_somebody_reads_is_not_moved(pipes):
     staged(pipes, "u", b"1")
     pipes.ok("GROUP", "u", "g", says=(b"OK", b"1"))
     pipes.refused(409, "MOVE", "p", "query", "1", "u")
+
+
+def drained(pipes, name):
+    """Read all, and close the only link, as a consumer does that is done."""
+    while pipes.info(name)["chunks"]:
+        pipes.ask("READ", name)
+    pipes.ok("CLOSE", name)
+    pipes.sleep(0.5)
+    pipes.refused(404, "INFO", name)
+
+
+def test_a_move_is_made_once_though_its_pipe_was_drained_and_forgotten_in_between():
+    """A consumer has the only link; the writer dies after the move, and makes it again when it is back."""
+    pipes = Pipes()
+    pipes.ok("OPEN", "p")
+    staged(pipes, "t1", b"1")
+    pipes.ok("MOVE", "p", "query", "1", "t1", says=(b"OK", b"2"))
+    drained(pipes, "p")
+    pipes.ok("OPEN", "p")
+    staged(pipes, "t2", b"1")
+    pipes.ok("MOVE", "p", "query", "1", "t2", says=(b"OK", b"2"))
+    pipes.refused(404, "INFO", "t2")
+    assert pipes.info("p")["chunks"] == 0
+    drained(pipes, "p")
+    pipes.ok("OPEN", "p")
+    staged(pipes, "t3", b"2")
+    pipes.ok("MOVE", "p", "query", "1", says=(b"OK", b"2"))
+    pipes.ok("MOVE", "p", "query", "2", "t3", says=(b"OK", b"3"))
+    assert pipes.ask("READ", "p") == [b"2"]
+
+
+def test_chunks_that_are_put_again_are_known_though_their_pipe_was_forgotten_in_between():
+    pipes = Pipes()
+    pipes.ok("OPEN", "p")
+    pipes.put("p", b"1", b"2", writer="w")
+    drained(pipes, "p")
+    pipes.ok("OPEN", "p")
+    pipes.put("p", b"1", b"2", writer="w")
+    pipes.put("p", b"3", writer="w", first=3)
+    pipes.put("p", b"1", writer="another")
+    assert pipes.info("p")["chunks"] == 2
+
+
+def test_writers_of_a_forgotten_pipe_are_known_as_long_as_an_empty_pipe_is_kept():
+    for seconds, chunks in ((8, 0), (11, 1)):
+        pipes = Pipes(expire_empty=10.0)
+        pipes.ok("OPEN", "p")
+        pipes.put("p", b"1", writer="w")
+        drained(pipes, "p")
+        pipes.sleep(seconds)
+        pipes.ok("OPEN", "p")
+        pipes.put("p", b"1", writer="w")
+        assert pipes.info("p")["chunks"] == chunks
+
+
+def test_of_very_many_writers_of_forgotten_pipes_the_oldest_are_dropped(monkeypatch):
+    monkeypatch.setattr(forgotten, "MOST_NUMBERS", 3)
+    pipes = Pipes(expire_empty=0.0)
+    for name in ("a", "b", "c"):
+        pipes.ok("OPEN", name)
+        pipes.put(name, b"1", writer="w")
+        pipes.put(name, b"1", writer="v")
+        drained(pipes, name)
+    for name, chunks in (("a", 1), ("b", 1), ("c", 0)):
+        pipes.ok("OPEN", name)
+        pipes.put(name, b"1", writer="w")
+        assert pipes.info(name)["chunks"] == chunks
+
+
+def test_what_was_written_to_a_pipe_for_a_time_is_not_known_later():
+    pipes = Pipes()
+    staged(pipes, "t", b"1")
+    pipes.ok("PURGE", "t", says=(b"OK", b"1"))
+    staged(pipes, "t", b"1")
+    assert pipes.info("t")["chunks"] == 1
 
 
 def test_a_move_to_a_durable_pipe_is_there_whole_after_a_crash_and_is_not_made_again():

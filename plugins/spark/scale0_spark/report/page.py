@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,7 @@ from scale0_core.cli.kit import Exit, NegativeError
 from scale0_spark import tables
 
 from . import charts
-from .charts import Chart, Row, percent, seconds, short
+from .charts import Chart, Row, percent, short
 from .drawing import DARK, LIGHT, Picture, draw, label, variables_css
 
 HOUR = 3600.0
@@ -25,6 +26,10 @@ SECONDS_UP_TO = HOUR / 4
 MINUTES_UP_TO = 6 * HOUR
 """A span up to this is shown by minute, longer ones by hour, and very long ones by day."""
 HOURS_UP_TO = 60 * 24 * HOUR
+TRENDS = "trends_"
+"""What the tables of trends begin with."""
+CHARTS = re.compile(r"requests|errors|latency-\d+|capacity|availability|anomalies|songs|caches")
+"""What charts are called: such files of an earlier report are removed, and no others, which are the user's own."""
 MOST_ROWS = 100
 """Rows of a plan on the page; all of them are in the table."""
 
@@ -59,7 +64,8 @@ class Section:
 
 def write_report(out: Path, now: datetime | None = None) -> Written:
     """Write `report.html` and `charts/*.png` from the tables of a folder."""
-    rows, damaged = _readable(out)
+    found = _found(out)
+    rows, damaged = found.rows, found.damaged
     if not rows:
         if damaged:
             raise next(iter(damaged.values()))
@@ -68,7 +74,7 @@ def write_report(out: Path, now: datetime | None = None) -> Written:
             "run the jobs first: scale0 spark run",
         )  # fmt: skip
     tables.say_damaged(damaged)
-    sections = [section for section in _sections(rows) if section.charts or section.rows]
+    sections = [section for section in _sections(rows, found.grain) if section.charts or section.rows]
     pictures = _draw([chart for section in sections for chart in section.charts])
     files = _write_pictures(out / "charts", pictures)
     moment = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
@@ -78,17 +84,75 @@ def write_report(out: Path, now: datetime | None = None) -> Written:
     return Written(page, tuple(files), tuple(damaged))
 
 
-def _readable(out: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, tables.TableDamagedError]]:
-    """Give the rows of all tables that can be read, and why others cannot."""
-    found = tables.survey(out)
-    rows: dict[str, list[dict[str, Any]]] = {}
-    damaged = {name: error for name, error in found.damaged.items() if name in tables.TABLES}
-    for name in (entry.name for entry in found.entries if entry.name in tables.TABLES):
-        try:
-            rows[name] = tables.read(out, name).to_pylist()
-        except tables.TableDamagedError as error:  # what stands beside it may be in order
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@attrs.frozen
+class Found:
+    """What the page is made of: the rows of the tables that it shows, and why others cannot be read."""
+
+    rows: Rows
+    grain: str
+    """The table of trends that is drawn."""
+    damaged: dict[str, tables.TableDamagedError]
+
+
+def _found(out: Path) -> Found:
+    """Read what is shown. Of the tables of trends, which can be large, that is the one that is drawn, and the days."""
+    surveyed = tables.survey(out)
+    damaged = {name: error for name, error in surveyed.damaged.items() if name in tables.TABLES}
+    names = [entry.name for entry in surveyed.entries if entry.name in tables.TABLES]
+    rows: Rows = {}
+    lengths: dict[str, float] = {}
+    for name in names:
+        try:  # what stands beside a damaged table may be in order
+            if name.startswith(TRENDS):
+                lengths |= _length(out, name)
+                rows[name] = []
+            else:
+                rows[name] = tables.read(out, name).to_pylist()
+        except tables.TableDamagedError as error:
             damaged[name] = error
-    return rows, damaged
+
+    def read_first(wanted: Iterable[str]) -> str:
+        for name in wanted:
+            if name in lengths and name not in damaged:
+                try:
+                    rows[name] = rows[name] or tables.read(out, name).to_pylist()
+                except tables.TableDamagedError as error:
+                    damaged[name] = error
+                    rows.pop(name)
+                else:
+                    return name
+        return "trends_hour"
+
+    grain = read_first(_grains(lengths))
+    read_first(_SUMMED)
+    return Found(rows, grain, damaged)
+
+
+def _length(out: Path, name: str) -> dict[str, float]:
+    """Give how many seconds a table by time is long; nothing for one without rows."""
+    import pyarrow.compute as pc
+
+    table = tables.read(out, name, [tables.TIME])
+    if not table.num_rows or not table.num_columns:
+        return {}
+    ends = pc.min_max(table.column(tables.TIME)).as_py()
+    return {name: (ends["max"] - ends["min"]).total_seconds()}
+
+
+def _grains(lengths: Mapping[str, float]) -> list[str]:
+    """Put the tables of trends in order: first the one that has not too many points for a picture, and not too few."""
+    measured = [lengths[name] for name in ("trends_hour", "trends_minute", "trends_day") if name in lengths]
+    span = measured[0] if measured else 0.0
+    wanted = "trends_minute" if span <= MINUTES_UP_TO else "trends_hour" if span <= HOURS_UP_TO else "trends_day"
+    short = ["trends_second"] if lengths.get("trends_second", HOUR) <= SECONDS_UP_TO else []
+    return [*short, wanted, "trends_hour", "trends_day", "trends_minute"]
+
+
+_SUMMED = ("trends_day", "trends_hour", "trends_minute")
+"""Which table of trends is summed up at the top of the page: the first that is there."""
 
 
 def _draw(wanted: Iterable[Chart]) -> dict[str, Picture]:
@@ -107,7 +171,7 @@ def _write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> list[Path]
             file.write(picture.png)
     wanted = {f"{name}.png" for name in pictures}
     for old in folder.glob("*.png"):
-        if old.name not in wanted:  # of an earlier report; it would tell what is no longer so
+        if CHARTS.fullmatch(old.stem) and old.name not in wanted:  # it would tell what is no longer so
             old.unlink()
     return sorted(folder / name for name in wanted)
 
@@ -115,10 +179,10 @@ def _write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> list[Path]
 # --- what is on the page ----------------------------------------------------------------------------------------------
 
 
-def _sections(rows: Mapping[str, list[dict[str, Any]]]) -> list[Section]:
-    trends = rows.get(_grain(rows), [])
+def _sections(rows: Mapping[str, list[dict[str, Any]]], table: str) -> list[Section]:
+    trends = rows.get(table, [])
     counted = charts.each_once(trends)
-    grain = _grain(rows).removeprefix("trends_")
+    grain = table.removeprefix(TRENDS)
     return [
         Section("Traffic", f"What came in, and what failed, by {grain}.",
                 _some(charts.requests(counted), charts.errors(counted))),
@@ -141,25 +205,6 @@ def _sections(rows: Mapping[str, list[dict[str, Any]]]) -> list[Section]:
     ]  # fmt: skip
 
 
-def _grain(rows: Mapping[str, list[dict[str, Any]]]) -> str:
-    """Choose the table of trends that has not too many points for a picture, and not too few."""
-    hours = rows.get("trends_hour") or rows.get("trends_minute") or rows.get("trends_day") or []
-    moments = [seconds(row) for row in hours]
-    span = max(moments) - min(moments) if moments else 0.0
-    if rows.get("trends_second") and _is_short(rows["trends_second"]):
-        return "trends_second"
-    wanted = "trends_minute" if span <= MINUTES_UP_TO else "trends_hour" if span <= HOURS_UP_TO else "trends_day"
-    return wanted if rows.get(wanted) else next((name for name in _BY_SIZE if rows.get(name)), wanted)
-
-
-def _is_short(rows: Sequence[Row]) -> bool:
-    moments = [seconds(row) for row in rows]
-    return max(moments) - min(moments) <= SECONDS_UP_TO
-
-
-_BY_SIZE = ("trends_hour", "trends_day", "trends_minute")
-
-
 def _some(*found: Chart | None) -> list[Chart]:
     return [chart for chart in found if chart]
 
@@ -170,7 +215,7 @@ def _plan(title: str, about: str, rows: Sequence[Row], columns: tuple[str, ...])
 
 def _summary(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:
     """Give the figures at the top of the page."""
-    trends = charts.each_once(rows.get("trends_day") or rows.get("trends_hour") or rows.get("trends_minute") or [])
+    trends = charts.each_once(next((rows[name] for name in _SUMMED if rows.get(name)), []))
     requests, errors = (sum(row[column] or 0.0 for row in trends) for column in ("requests", "errors"))
     figures = []
     if requests:

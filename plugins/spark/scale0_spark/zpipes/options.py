@@ -31,6 +31,8 @@ class Options:
     rows_per_partition: int | None = None
     partitions: int = 1
     fail_on_data_loss: bool = True
+    mark_skipped: bool = False
+    """Whether a row that has only pipe and sequence stands for each chunk that was left out; of events only."""
     timeout: float = 60.0
     """Seconds for which a broker that does not answer is asked again."""
     staging_timeout: float = 3600.0
@@ -65,6 +67,8 @@ def read_options(given: Mapping[str, str]) -> Options:
         if name not in values:
             says = "address, where a broker serves pipes" if name == "address" else "pipe, or pipes with several"
             raise OptionError(f"the option {says}, is missing")
+    if values.get("mark_skipped") and values.get("payload") != "events":
+        raise OptionError("the option markSkipped is true", "", "", "it is for payload events")
     values.setdefault("partitions", os.cpu_count() or 1)
     return Options(**values)
 
@@ -137,6 +141,7 @@ READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "rowsPerPartition": ("rows_per_partition", _number),
     "partitions": ("partitions", _number),
     "failOnDataLoss": ("fail_on_data_loss", _yes_or_no),
+    "markSkipped": ("mark_skipped", _yes_or_no),
     "timeout": ("timeout", _seconds),
     "stagingTimeout": ("staging_timeout", _seconds),
 }

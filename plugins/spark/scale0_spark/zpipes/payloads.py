@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from scale0_core.api import events
 from scale0_spark.columns import COLUMNS, too_new
 from scale0_spark.zpipes.arrow_streams import read_plain
 from scale0_spark.zpipes.errors import AnswerError, OptionError, PayloadError
+
+LOG = logging.getLogger(__name__)
 
 CHUNKS = pa.schema([("pipe", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 """Rows of ``payload`` chunks: one for each chunk."""
@@ -67,25 +70,48 @@ def _aligned(frame: Any) -> pa.Buffer:
     return buffer if buffer.address % 8 == 0 else pa.py_buffer(bytes(frame))
 
 
-def events_in(chunks: pa.RecordBatch, *, skip_bad: bool = False) -> Iterator[pa.RecordBatch]:
-    """Make rows of events of rows of chunks; a chunk that holds no events is an error, or left out."""
-    for pipe, sequence, data in zip(*(column for column in chunks.columns), strict=True):
+def events_in(chunks: pa.RecordBatch, *, skip_bad: bool = False, mark: bool = False) -> Iterator[pa.RecordBatch]:
+    """Make rows of events of rows of chunks; a chunk that holds no events is an error, or left out with a warning.
+
+    With `mark`, a row that has only pipe and sequence stands for a chunk that is left out, or has no data any more.
+    """
+    pipes, sequences, all_data = chunks.columns
+    if all_data.null_count:
+        yield _marks(pipes, sequences)
+        return
+    for pipe, sequence, data in zip(pipes, sequences, all_data, strict=True):
         try:
             table = read_plain(data.as_buffer())
             columns = [_column(table, field) for field in EVENT_COLUMNS]
             _check_version(columns[EVENT_COLUMNS.get_field_index("v")])
         except (pa.ArrowException, ValueError, OSError, TypeError) as error:
-            if skip_bad:
-                continue
-            raise PayloadError(
+            what, why = (
                 f"chunk {sequence.as_py()} of pipe {pipe.as_py()} holds no events that can be read",
                 str(error).partition("\n")[0],
-                "the query cannot go on",
-                "read it with payload chunks, or leave such chunks out with failOnDataLoss false",
-            ) from None
+            )
+            if not skip_bad:
+                remedy = "read it with payload chunks, or leave such chunks out with failOnDataLoss false"
+                raise PayloadError(what, why, "the query cannot go on", remedy) from None
+            LOG.warning("%s and is left out: %s", what, why)
+            if mark:
+                yield _marks(pa.repeat(pipe, 1), pa.repeat(sequence, 1))
+            continue
         rows = table.num_rows
         columns += [pa.chunked_array([pa.repeat(value, rows)]) for value in (pipe, sequence)]
         yield from pa.Table.from_arrays(columns, schema=EVENTS).to_batches()
+
+
+def gone(pipe: str, start: int, end: int) -> pa.RecordBatch:
+    """Give rows of chunks that are there no more: none of them has data."""
+    rows = end - start
+    columns = [pa.repeat(pipe, rows), pa.array(range(start, end), pa.int64()), pa.nulls(rows, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
+
+
+def _marks(pipes: pa.Array, sequences: pa.Array) -> pa.RecordBatch:
+    """Give rows that stand for chunks, and have nothing of an event."""
+    columns = [*(pa.nulls(len(pipes), field.type) for field in EVENT_COLUMNS), pipes, sequences]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 
 def _check_version(versions: pa.ChunkedArray) -> None:

@@ -29,6 +29,9 @@ from scale0_spark.zpipes.wire import Pipes
 QUERY_ID = "sql.streaming.queryId"
 """The property in which Spark tells tasks the id of their query, which is the same after a restart."""
 
+MOST_TRIES = 3
+"""How often a pipe is made again that was forgotten before something was moved to it."""
+
 TASK = "task"
 """What a task calls itself as the only writer of the pipe that it stages in."""
 
@@ -95,11 +98,8 @@ def publish(options: Options, writer: str, number: int, staged: list[str]) -> No
     """Let what was staged appear, unless that was done before."""
     pipe = options.pipe
     with Pipes(options.address, options.timeout) as pipes:
-        state = pipes.state(pipe)
-        if state is None or not state.links:
-            pipes.ask("OPEN", pipe)  # without a link the broker would forget an empty pipe, and what it has moved
         try:
-            following = pipes.move(pipe, writer, number, staged)
+            following = _moved(pipes, pipe, writer, number, staged)
         except RefusedError as error:
             if error.code in (413, 429):
                 raise _without_room(error) from None
@@ -111,6 +111,23 @@ def publish(options: Options, writer: str, number: int, staged: list[str]) -> No
             raise
         if following <= number:
             raise ZpipesError("the broker did not keep the batch", "", "", "start the query again")
+
+
+def _moved(pipes: Pipes, pipe: str, writer: str, number: int, staged: list[str], tries: int = MOST_TRIES) -> int:
+    """Move what was staged to a pipe, which is there meanwhile; whoever closes the last link may be faster than that.
+
+    Nobody needs to hold the pipe until the next batch: the broker knows its writers also when it was forgotten.
+    """
+    is_new = pipes.link(pipe)
+    try:
+        return pipes.move(pipe, writer, number, staged)
+    except RefusedError as error:
+        if error.code != 404 or tries <= 1 or pipes.state(pipe) is not None:
+            raise
+    finally:
+        if is_new:
+            pipes.unlink(pipe)
+    return _moved(pipes, pipe, writer, number, staged, tries - 1)
 
 
 def _names(messages: Sequence[WriterCommitMessage | None]) -> Iterator[str]:

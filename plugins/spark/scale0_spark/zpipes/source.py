@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from scale0_spark.zpipes.errors import DataLossError, RefusedError
 from scale0_spark.zpipes.options import Options
-from scale0_spark.zpipes.payloads import events_in
+from scale0_spark.zpipes.payloads import events_in, gone
 from scale0_spark.zpipes.ranges import Bounds, Offset, Offsets, cut, from_json, shares, to_json
 from scale0_spark.zpipes.wire import Pipes, PipeState
 
@@ -76,16 +76,15 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         state = self._pipes.state(pipe)
         is_known = state is not None and options.group in state.groups
-        if state is None:
-            self._pipes.ask("OPEN", pipe)
+        linked = state is None and self._pipes.link(pipe)
         try:
             first = self._pipes.make_group(pipe, options.group, options.starting)
         except RefusedError as error:
             if error.code == 410:
                 raise self._lost(f"pipe {pipe} cannot be read from chunk {options.starting}", str(error)) from None
             raise
-        if state is None:
-            self._pipes.ask("CLOSE", pipe)  # from now on it is there for the group's sake
+        if linked:
+            self._pipes.unlink(pipe)  # from now on it is there for the group's sake
         state = self._state(pipe)
         wanted = first
         if is_known and isinstance(options.starting, int):
@@ -234,7 +233,10 @@ def _rows(pipes: Pipes, part: Range, options: Options, lease_ms: int = 0) -> Ite
             if there > start and options.fail_on_data_loss:
                 raise _gone(part, str(error)) from None
             if there > start:
-                LOG.warning("chunks %d to %d of pipe %s are gone", start, min(there, part.end) - 1, part.pipe)
+                upto = min(there, part.end)
+                LOG.warning("chunks %d to %d of pipe %s are gone, and left out", start, upto - 1, part.pipe)
+                if options.mark_skipped:
+                    yield gone(part.pipe, start, upto)
             tries = 0 if max(start, there) > before else tries + 1
             if tries >= MOST_TRIES:
                 raise
@@ -279,7 +281,7 @@ def in_payload(batches: Iterable[pa.RecordBatch], options: Options) -> Iterator[
         if options.payload == "chunks":
             yield batch
         else:
-            yield from events_in(batch, skip_bad=not options.fail_on_data_loss)
+            yield from events_in(batch, skip_bad=not options.fail_on_data_loss, mark=options.mark_skipped)
 
 
 class PipeReader(DataSourceReader):

@@ -1,7 +1,8 @@
 """The zpipes protocol as a source and a sink need it: one socket, one request at a time, asked again until answered.
 
-Every request that is made here may be made twice, so that a broker that was away, or was started anew, is simply asked
-again. A socket belongs to the process that opened it and is never pickled.
+Requests that may be made twice are sent again as long as there is no answer, so that a broker that was away, or was
+started anew, is simply asked again. OPEN and CLOSE may not, since each of them counts: ``link`` and ``unlink`` are for
+these. A socket belongs to the process that opened it and is never pickled.
 """
 
 # does I/O: it talks to a broker
@@ -89,7 +90,7 @@ class Pipes:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def ask(self, *frames: Any) -> list[zmq.Frame]:
-        """Send a request and give the answer, without its first word."""
+        """Send a request that may be made twice, and give the answer, without its first word."""
         self._send(frames)
         return self._answer()
 
@@ -122,15 +123,26 @@ class Pipes:
                     return self._checked(answer, code)
                 time.sleep(PAUSE)
             elif left <= 0:
-                self.close()
-                raise UnreachedError(
-                    f"the broker at {self._address} does not answer", f"it was asked for {self._timeout:g} seconds", "",
-                    "start it, or give it longer by the option timeout; what was read or written so far is not lost",
-                )  # fmt: skip
+                raise self._unanswered()
             else:
                 wait *= 2
                 self.close()  # so that a late answer is not taken for that to a later request
             self._send(tuple(self._asked))
+
+    def _asked_once(self, seconds: float, *frames: str) -> list[zmq.Frame] | None:
+        """Send a request that may not be made twice; give the answer as it came, or None if there is none in time."""
+        self._send(frames)
+        answer = self._received(seconds)
+        if answer is None:
+            self.close()  # so that a late answer is not taken for that to a later request
+        return answer
+
+    def _unanswered(self) -> UnreachedError:
+        self.close()
+        return UnreachedError(
+            f"the broker at {self._address} does not answer", f"it was asked for {self._timeout:g} seconds", "",
+            "start it, or give it longer by the option timeout; what was read or written so far is not lost",
+        )  # fmt: skip
 
     def _received(self, seconds: float) -> list[zmq.Frame] | None:
         socket = self._socket
@@ -162,6 +174,32 @@ class Pipes:
                 return None
             raise
         return PipeState.read(pipe, answer[0].bytes if answer else b"")
+
+    def link(self, pipe: str) -> bool:
+        """Have a link to a pipe, which is made if it is not there; tell whether it is a new one, to take away later.
+
+        Where no answer came, the pipe is looked at before it is opened again: one link is enough, whosever it is.
+        """
+        end, wait = time.monotonic() + self._timeout, FIRST_WAIT
+        while True:
+            state = self.state(pipe)
+            if state is not None and state.links:
+                return False
+            answer = self._asked_once(wait, "OPEN", pipe)
+            is_over = time.monotonic() >= end
+            if answer is None:
+                if is_over:
+                    raise self._unanswered()
+                wait *= 2
+            elif (code := _code(answer)) not in PASSES or is_over:
+                self._checked(answer, code)
+                return True
+            else:
+                time.sleep(PAUSE)
+
+    def unlink(self, pipe: str) -> None:
+        """Take a link away. It is asked for once: should that get lost, the broker forgets an unused pipe in time."""
+        self._asked_once(FIRST_WAIT, "CLOSE", pipe)
 
     def make_group(self, pipe: str, group: str, start: str | int, lease_ms: int = 0) -> int:
         """Make a group that begins at a number, or find it; give the number of its first chunk."""

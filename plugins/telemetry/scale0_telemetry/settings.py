@@ -59,7 +59,7 @@ class TelemetrySettings:
         validator=ge(KIB),
     )
     sampling: Mapping[str, float] = setting(
-        {}, "Which share of the events of a kind is kept, as in task = 0.1; all of those that are not named.",
+        {}, "The chance with which an event of a kind is kept, as in task = 0.1; all of those that are not named.",
         validator=_rates,
     )  # fmt: skip
     load_interval: float = setting(

@@ -18,6 +18,15 @@ def _rates(_: Any, field: attrs.Attribute[Any], value: Mapping[str, float]) -> N
         raise ValueError(f"'{field.name}' must have rates from 0 to 1, not {wrong[0]} = {value[wrong[0]]:g}")
 
 
+LEAST_QUOTA = 16 * KIB
+"""A file of one event takes about 3 KiB, and there should be some."""
+
+
+def _quota(_: Any, field: attrs.Attribute[Any], value: int) -> None:
+    if value and value < LEAST_QUOTA:
+        raise ValueError(f"'{field.name}' must be 0 or at least {LEAST_QUOTA}, not {value}")
+
+
 _ADDRESS = re.compile(r"(ipc|inproc)://.+|tcp://.+:[0-9]{1,5}")
 
 
@@ -34,8 +43,9 @@ class TelemetrySettings:
     folder: str = setting("", "Where the files are; empty: telemetry in the broker's data folder.")
     segment_bytes: int = setting(
         64 * MIB,
-        "A file of this size is finished and the next one begun. It is looked at when a group of rows was written, of"
-        " 131,072 events or 16 MiB in memory, or of more that came at once; so a file may be larger by one group.",
+        "A file of this size, or of a quarter of the quota, is finished and the next one begun. It is looked at when a"
+        " group of rows was written, of 131,072 events or 16 MiB in memory, or of more that came at once; so a file may"
+        " be larger by one group.",
         validator=ge(KIB),
     )
     segment_seconds: float = setting(
@@ -43,8 +53,10 @@ class TelemetrySettings:
     )
     quota_bytes: int = setting(
         1024 * MIB,
-        "Bytes of all files of this broker; the oldest are removed when there are more. 0: any.",
-        validator=ge(0),
+        "Bytes of all files of this broker, those that are still written included; the oldest are removed when there"
+        " are more. It is looked at when a group of rows was written, so for a moment there may be more by one group."
+        " At least 16 KiB; 0: any.",
+        validator=_quota,
     )
     pipe: str = setting(
         "", "Name of a pipe to which events are published as Arrow streams of up to 4 MiB; empty: none."

@@ -9,13 +9,21 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt
 
-from scale0_core.api import KIB, MIB, setting
+from scale0_core.api import KIB, MIB, events, setting
+
+STATES = frozenset(kind.name for kind in (events.JOIN, events.LEAVE, events.SONG_REPLICA, events.CONFIG_CHANGE))
+"""Kinds that tell what is so from then on: no weight makes up for one that is missing."""
 
 
 def _rates(_: Any, field: attrs.Attribute[Any], value: Mapping[str, float]) -> None:
-    wrong = [kind for kind, rate in value.items() if not 0.0 <= rate <= 1.0]
-    if wrong:
-        raise ValueError(f"'{field.name}' must have rates from 0 to 1, not {wrong[0]} = {value[wrong[0]]:g}")
+    wrong = [f"{kind} = {rate:g}" for kind, rate in value.items() if not 0.0 <= rate <= 1.0]
+    states = [kind for kind, rate in value.items() if kind in STATES and rate != 1.0]
+    faults = [f"must have rates from 0 to 1, not {', '.join(wrong)}"] if wrong else []
+    if states:
+        why = "they tell of states, and nothing makes up for one that is missing"
+        faults.append(f"must leave {', '.join(states)} out: {why}")
+    if faults:
+        raise ValueError(f"'{field.name}' {'; and '.join(faults)}")
 
 
 LEAST_QUOTA = 16 * KIB
@@ -71,7 +79,8 @@ class TelemetrySettings:
         validator=ge(KIB),
     )
     sampling: Mapping[str, float] = setting(
-        {}, "The chance with which an event of a kind is kept, as in task = 0.1; all of those that are not named.",
+        {}, "The chance with which an event of a kind is kept, as in task = 0.1; all of those that are not named. Kinds"
+        " that tell of states are always kept: join, leave, song_replica, config_change.",
         validator=_rates,
     )  # fmt: skip
     load_interval: float = setting(

@@ -3,6 +3,8 @@
 import importlib.metadata
 import json
 import math
+import subprocess
+import sys
 import time
 
 import pyarrow as pa
@@ -134,6 +136,20 @@ def test_a_disk_that_refuses_does_not_stop_the_broker(scale0_broker, tmp_path):
 def test_wrong_rates_are_a_fault_of_the_configuration(scale0_broker):
     with pytest.raises(AssertionError, match="rates from 0 to 1, not task = 2"):
         scale0_broker(["telemetry"], settings(sampling={"task": 2.0}))
+
+
+def test_a_sample_of_states_is_a_fault_that_is_told_with_all_others(tmp_path):
+    (tmp_path / "broker.toml").write_text(
+        '[broker]\nplugins = ["telemetry"]\n'
+        "[plugin.telemetry]\nload_interval = 0.0\n[plugin.telemetry.sampling]\njoin = 0.1\ntask = 0.1\nleave = 0.0\n"
+    )
+    command = [sys.executable, "-m", "scale0_core", "config", "check", str(tmp_path / "broker.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "plugin.telemetry.sampling" in said
+    assert "must leave join, leave out" in said
+    assert "plugin.telemetry.load_interval" in said
 
 
 # --- into a pipe ----------------------------------------------------------------------------------------------

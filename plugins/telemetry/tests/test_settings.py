@@ -34,6 +34,20 @@ def test_refuses_what_makes_no_sense(wrong):
         TelemetrySettings(**wrong)
 
 
+@pytest.mark.parametrize("kind", ["join", "leave", "song_replica", "config_change"])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_kinds_that_tell_of_states_are_not_sampled(kind, rate):
+    """Of a worker whose leave is missing, no weight says that it is gone."""
+    with pytest.raises(ValueError, match=rf"must leave {kind} out"):
+        TelemetrySettings(sampling={kind: rate})
+    assert TelemetrySettings(sampling={kind: 1.0}).sampling == {kind: 1.0}
+
+
+def test_all_faults_of_sampling_are_told_at_once():
+    with pytest.raises(ValueError, match="not task = 2, rpc = -1; and must leave join, leave out"):
+        TelemetrySettings(sampling={"task": 2.0, "join": 0.5, "load": 0.5, "rpc": -1.0, "leave": 0.0})
+
+
 def test_kinds_of_others_may_be_sampled():
     assert TelemetrySettings(sampling={"weather": 0.5, "task": 1.0}).sampling["weather"] == 0.5
 

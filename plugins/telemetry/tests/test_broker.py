@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -206,6 +207,22 @@ def test_events_are_published_to_a_pipe_of_the_broker_itself(scale0_broker, file
 
 
 @needs_pipes
+@pytest.mark.requirement("R26")
+def test_events_of_several_brokers_are_published_to_the_pipe_of_another(scale0_broker):
+    address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
+    table = settings(pipe="events", pipe_address=address, files=False)
+    brokers = [scale0_broker(["telemetry"], table) for _ in range(2)]
+    for count, broker in enumerate(brokers, 10):
+        do_tasks(broker, count)
+    tasks = [row for row in rows_in_pipe(address, 21) if row["kind"] == "task"]
+    assert Counter(row["broker"] for row in tasks) == {broker.name: count for count, broker in enumerate(brokers, 10)}
+    assert {(row["service"], row["outcome"], row["weight"]) for row in tasks} == {("upper", "ok", 1.0)}
+    assert all(broker.stop() == 0 for broker in brokers)
+    assert not any(segments(broker) for broker in brokers)
+
+
+@needs_pipes
+@pytest.mark.requirement("R26")
 def test_the_broker_of_the_pipe_may_come_later_and_be_killed(scale0_broker):
     pipes = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"durable": ["events"]}}})
     address = pipes.address("zpipes", "pipes", 1)

@@ -82,14 +82,18 @@ class Columns:
         self.lost: Counter[str] = Counter()
         """Events that were lost, by reason; whoever tells of them clears it."""
         self._sampling = sampling or {}
-        self._tallies: Counter[str] = Counter()
+        self._chance: np.random.Generator | None = None
+        if any(rate < 1.0 for rate in self._sampling.values()):
+            self._chance = np.random.default_rng([epoch, *broker.encode(errors="replace")])
         self._same: dict[Any, Any] = {}
         self._fixed = {"v": events.VERSION, "broker": broker, "epoch": epoch}
 
     def convert(self, turns: Iterable[Turn]) -> list[Batch]:
         """Make record batches of the events of some turns, each of one kind and one day."""
         groups, count = self._grouped(turns)
-        wholes = [whole for group in groups for whole in self._whole(self._sampled(group))]
+        if self._chance is not None:
+            groups = self._sampled(groups, self._chance.random(count))
+        wholes = [whole for group in groups for whole in self._whole(group)]
         made: list[Batch] = []
         for whole, numbers in zip(wholes, self._numbered([whole.places for whole in wholes], count), strict=True):
             made += _by_day(whole.kind.name, whole.times, self._batch(whole, numbers))
@@ -133,15 +137,13 @@ class Columns:
                 self.lost[MALFORMED] += 1
         return [(kind, places, rows) for kind, (places, rows) in sorted_out.items()]
 
-    def _sampled(self, group: _Group | Records) -> _Group | Records:
-        """Leave out events of a kind evenly: of a rate of 0.25, every fourth one stays."""
-        kind = group.kind.name
-        rate = self._sampling.get(kind, 1.0)
-        if rate >= 1.0:
-            return group
-        numbers = np.arange(self._tallies[kind], self._tallies[kind] + len(group.rows) + 1)
-        self._tallies[kind] += len(group.rows)
-        return group.only(np.diff(np.floor(numbers * rate)) > 0)
+    def _sampled(self, groups: Sequence[_Group | Records], draws: Any) -> list[_Group | Records]:
+        """Leave out events by chance, each for itself: whoever counts them would keep one of two that take turns.
+
+        There is a number for each event that was told, so that it does not matter which ones are converted at once.
+        """
+        rates = ((group, self._sampling.get(group.kind.name, 1.0)) for group in groups)
+        return [group if rate >= 1.0 else group.only(draws[group.places] < rate) for group, rate in rates]
 
     def _whole(self, group: _Group | Records) -> list[_Whole]:
         """Turn rows to columns, without those that are not as they should be; none if no row is left."""

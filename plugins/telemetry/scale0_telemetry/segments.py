@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -21,7 +22,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scale0_core.api import MIB, get_logger
+from scale0_core.api import KIB, MIB, get_logger
 from scale0_telemetry.schema import FILE_SCHEMA
 
 LOG = get_logger("plugin.telemetry")
@@ -36,19 +37,28 @@ MOST_WAITING = 4 * GROUP_ROWS
 MOST_BYTES = 8 * GROUP_BYTES
 """Rows of one kind, and bytes of them, that are kept while the disk refuses them."""
 
+QUOTA_PARTS = 4
+LEAST_PART = 4 * KIB
+"""A segment is finished when it has one of so many parts of the quota, so that there is room for some of them; but not
+before it has so many bytes."""
+
 RETRY_AFTER = 5.0
 """Seconds until a disk that refused is tried again."""
 
 DISK, QUOTA = "disk", "quota"
 """Why events are lost."""
 
+_NUMBER = re.compile(rf"-([0-9]{{1,19}})(\.[0-9]+)?{re.escape(SUFFIX)}$")
 _DICTIONARIES = ["v", "broker", "epoch", "weight", "service", "peer", "group", "subject", "source", "outcome", "value"]
 _DELTAS = dict.fromkeys(("seq", "ts", "queue_us", "service_us", "bytes", "count"), "DELTA_BINARY_PACKED")
 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """How large and how old a segment gets, and how much all of them may take; 0 bytes of quota: any."""
+    """How large and how old a segment gets, and how much all of them may take; 0 bytes of quota: any.
+
+    Open segments count for the quota. It is kept whenever a group of rows was written.
+    """
 
     segment_bytes: int = 64 * MIB
     segment_seconds: float = 300.0
@@ -57,6 +67,16 @@ class Limits:
     durable: bool = True
     """Whether a segment is forced to the disk before it gets its name; what can be made again needs no such wait."""
 
+    @property
+    def part_bytes(self) -> int:
+        """What one segment, or one group of rows in memory, may take of the quota; 0: any."""
+        return self.quota_bytes and max(LEAST_PART, self.quota_bytes // QUOTA_PARTS)
+
+    @property
+    def finish_bytes(self) -> int:
+        """The size at which a segment is finished."""
+        return min(self.segment_bytes, self.part_bytes or self.segment_bytes)
+
 
 @attrs.frozen(order=True)
 class Segment:
@@ -64,6 +84,8 @@ class Segment:
 
     date: str
     modified: float
+    number: int
+    """That of its first event; disks have clocks that are too slow to tell two segments apart."""
     path: Path
     kind: str = attrs.field(order=False)
     bytes: int = attrs.field(order=False)
@@ -103,7 +125,9 @@ def segments_in(root: Path) -> Iterator[Segment]:
             with contextlib.suppress(OSError):
                 about = path.stat()
                 date, kind = (part.partition("=")[2] for part in path.parts[-3:-1])
-                yield Segment(date, about.st_mtime, path, unquote(kind), about.st_size)
+                found = _NUMBER.search(path.name)
+                number = int(found[1]) if found else 0
+                yield Segment(date, about.st_mtime, number, path, unquote(kind), about.st_size)
 
 
 def remove(segments: Iterable[Segment], root: Path) -> tuple[int, int]:
@@ -204,9 +228,12 @@ class _Shelf:
     def clear(self) -> None:
         self.waiting, self.rows, self.bytes = [], 0, 0
 
-    @property
-    def full(self) -> bool:
-        return self.rows >= GROUP_ROWS or self.bytes >= GROUP_BYTES
+    def keep(self, rows: Any) -> None:
+        """Leave out all but these."""
+        self.waiting, self.rows, self.bytes = rows.to_batches(), rows.num_rows, rows.nbytes
+
+    def full(self, part_bytes: int) -> bool:
+        return self.rows >= GROUP_ROWS or self.bytes >= min(GROUP_BYTES, part_bytes or GROUP_BYTES)
 
 
 class Segments:
@@ -227,6 +254,7 @@ class Segments:
         self._total: int | None = None
         self._not_before = float("-inf")
         self._told = False
+        self._quota_told = False
 
     def clean(self) -> int:
         """Remove what an earlier process of this broker left unfinished; give the number of files."""
@@ -250,7 +278,7 @@ class Segments:
         if shelf is None:
             shelf = self._shelves[date, kind] = _Shelf(kind, date, now)
         shelf.add(batch)
-        if shelf.full:
+        if shelf.full(self.limits.part_bytes):
             self._try(shelf, now, finish=False)
 
     def tick(self, now: float) -> None:
@@ -272,7 +300,7 @@ class Segments:
         """Put rows on disk; on failure keep them for another try, up to a bound."""
         if now >= self._not_before:
             try:
-                self._store(shelf, finish=finish)
+                self._store(shelf, now, finish=finish)
             except (OSError, pa.ArrowException) as error:
                 self._failed(shelf, now, error)
             else:
@@ -281,26 +309,48 @@ class Segments:
             self.lost[DISK] += shelf.rows
             shelf.clear()
 
-    def _store(self, shelf: _Shelf, *, finish: bool) -> None:
+    def _store(self, shelf: _Shelf, now: float, *, finish: bool) -> None:
         if shelf.waiting:
-            if shelf.file is None:
-                first = shelf.waiting[0].column("seq")[0].as_py()
-                name = f"{self._prefix}{self._epoch}-{first}"
-                folder = folder_of(self.folder, shelf.kind, shelf.date)
-                shelf.file = _OpenFile.make(folder, name, self.limits.compression, shelf.waiting[0].schema)
             # texts that are numbered alike in all batches are written by their numbers, which is half of the work
             rows = pa.Table.from_batches(shelf.waiting).unify_dictionaries()
-            shelf.file.writer.write_table(rows, row_group_size=4 * GROUP_ROWS)
-            shelf.file.rows += shelf.rows
-            shelf.clear()
-        if shelf.file is not None and (finish or shelf.file.sink.tell() >= self.limits.segment_bytes):
-            shelf.file.finish(durable=self.limits.durable)
-            self.written += shelf.file.rows
-            size = shelf.file.final.stat().st_size
-            shelf.file = None
-            finish = True
-            self._keep_quota(size)
-        if finish:
+            step = self._group_rows(shelf)
+            for start in range(0, rows.num_rows, step):
+                group = rows.slice(start, step)
+                self._write_group(shelf, group if len(group) == len(rows) else _numbered_anew(group))
+                shelf.keep(rows.slice(start + step))
+                if shelf.file is not None and shelf.file.sink.tell() >= self.limits.finish_bytes:
+                    self._finish(shelf)
+                self._keep_quota(now)
+        if finish and shelf.file is not None:
+            self._finish(shelf)
+            self._keep_quota(now)
+        self._put_away(shelf)
+
+    def _group_rows(self, shelf: _Shelf) -> int:
+        """Give how many of the rows that wait are written at once: all, unless they may be too much for the quota."""
+        part = self.limits.part_bytes
+        return shelf.rows if not part or shelf.bytes <= part else max(1, shelf.rows * part // shelf.bytes)
+
+    def _write_group(self, shelf: _Shelf, group: Any) -> None:
+        if shelf.file is None:
+            name = f"{self._prefix}{self._epoch}-{group.column('seq')[0].as_py()}"
+            folder = folder_of(self.folder, shelf.kind, shelf.date)
+            shelf.file = _OpenFile.make(folder, name, self.limits.compression, group.schema)
+        shelf.file.writer.write_table(group, row_group_size=4 * GROUP_ROWS)
+        shelf.file.rows += group.num_rows
+
+    def _finish(self, shelf: _Shelf) -> None:
+        file = shelf.file
+        assert file is not None
+        file.finish(durable=self.limits.durable)
+        self.written += file.rows
+        shelf.file = None
+        if self._total is not None:
+            self._total += file.final.stat().st_size
+
+    def _put_away(self, shelf: _Shelf) -> None:
+        """Forget a shelf that has nothing on it."""
+        if not shelf.waiting and shelf.file is None:
             self._shelves.pop((shelf.date, shelf.kind), None)
 
     def _failed(self, shelf: _Shelf, now: float, error: Exception) -> None:
@@ -313,27 +363,74 @@ class Segments:
             self._told = True
             LOG.error("events cannot be written; it is tried again", folder=str(self.folder), error=str(error))
 
-    def _keep_quota(self, size: int) -> None:
-        """Remove this broker's oldest segments when all of its own take more than the quota."""
-        if not self.limits.quota_bytes:
+    # --- the quota ----------------------------------------------------------------------------------------------------
+
+    def _keep_quota(self, now: float) -> None:
+        """Remove this broker's oldest segments while all of its own, and those that are open, take more than the quota.
+
+        When there are only open ones left, the largest is finished first: what is in it is as old as anything.
+        """
+        quota = self.limits.quota_bytes
+        if not quota:
             return
         if self._total is None:
             self._total = sum(segment.bytes for segment in self._own_segments())
+        try:
+            while self._total + (opened := self._open_bytes()) > quota:
+                if not self._remove_oldest(quota - opened) and not self._finish_largest(now):
+                    return
+        except OSError as error:
+            if not self._quota_told:
+                LOG.error("segments cannot be removed, so the quota is not kept", error=str(error))
+            self._quota_told = True
         else:
-            self._total += size
-        if self._total <= self.limits.quota_bytes:
-            return
-        found = self._own_segments()
-        oldest = over_quota(found, self.limits.quota_bytes)
-        rows, removed = remove(oldest, self.folder)
-        self._total = sum(segment.bytes for segment in found) - removed
-        if rows or removed:
-            self.lost[QUOTA] += rows
-            LOG.warning("oldest segments removed to keep the quota", segments=len(oldest), events=rows, bytes=removed)
+            self._quota_told = False
+
+    def _open_bytes(self) -> int:
+        return sum(shelf.file.sink.tell() for shelf in self._shelves.values() if shelf.file is not None)
+
+    def _remove_oldest(self, room: int) -> bool:
+        """Remove segments until the others have room; say whether it made a difference."""
+        before, found = self._total, self._own_segments()
+        self._total = sum(segment.bytes for segment in found)
+        oldest = over_quota(found, room)
+        rows = size = 0
+        try:
+            for segment in oldest:
+                gone = remove([segment], self.folder)
+                rows, size = rows + gone[0], size + gone[1]
+                self._total -= segment.bytes
+        finally:
+            if rows or size:
+                self.lost[QUOTA] += rows
+                LOG.warning("oldest segments removed to keep the quota", segments=len(oldest), events=rows, bytes=size)
+        return bool(oldest) or self._total != before
+
+    def _finish_largest(self, now: float) -> bool:
+        """Finish the largest open segment; say whether there was one."""
+        opened = [(shelf.file.sink.tell(), shelf) for shelf in self._shelves.values() if shelf.file is not None]
+        if not opened:
+            return False
+        shelf = max(opened, key=itemgetter(0))[1]
+        try:
+            self._finish(shelf)
+        except (OSError, pa.ArrowException) as error:
+            self._failed(shelf, now, error)
+        self._put_away(shelf)
+        return True
 
     def _own_segments(self) -> list[Segment]:
         """Find the segments of this broker, since others may have theirs in the same folder."""
         return [each for each in segments_in(self.folder) if self._own_name.fullmatch(each.path.name)]
+
+
+def _numbered_anew(rows: Any) -> Any:
+    """Leave out the texts that these rows do not have: all that are numbered are written."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            texts = rows.column(place).cast(field.type.value_type)
+            rows = rows.set_column(place, field, texts.dictionary_encode().cast(field.type))
+    return rows.unify_dictionaries()
 
 
 def _free(folder: Path, name: str) -> Path:

@@ -9,13 +9,30 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt
 
-from scale0_core.api import KIB, MIB, setting
+from scale0_core.api import KIB, MIB, events, setting
+
+STATES = frozenset(kind.name for kind in (events.JOIN, events.LEAVE, events.SONG_REPLICA, events.CONFIG_CHANGE))
+"""Kinds that tell what is so from then on: no weight makes up for one that is missing."""
 
 
 def _rates(_: Any, field: attrs.Attribute[Any], value: Mapping[str, float]) -> None:
-    wrong = [kind for kind, rate in value.items() if not 0.0 <= rate <= 1.0]
-    if wrong:
-        raise ValueError(f"'{field.name}' must have rates from 0 to 1, not {wrong[0]} = {value[wrong[0]]:g}")
+    wrong = [f"{kind} = {rate:g}" for kind, rate in value.items() if not 0.0 <= rate <= 1.0]
+    states = [kind for kind, rate in value.items() if kind in STATES and rate != 1.0]
+    faults = [f"must have rates from 0 to 1, not {', '.join(wrong)}"] if wrong else []
+    if states:
+        why = "they tell of states, and nothing makes up for one that is missing"
+        faults.append(f"must leave {', '.join(states)} out: {why}")
+    if faults:
+        raise ValueError(f"'{field.name}' {'; and '.join(faults)}")
+
+
+LEAST_QUOTA = 16 * KIB
+"""A file of one event takes about 3 KiB, and there should be some."""
+
+
+def _quota(_: Any, field: attrs.Attribute[Any], value: int) -> None:
+    if value and value < LEAST_QUOTA:
+        raise ValueError(f"'{field.name}' must be 0 or at least {LEAST_QUOTA}, not {value}")
 
 
 _ADDRESS = re.compile(r"(ipc|inproc)://.+|tcp://.+:[0-9]{1,5}")
@@ -34,8 +51,9 @@ class TelemetrySettings:
     folder: str = setting("", "Where the files are; empty: telemetry in the broker's data folder.")
     segment_bytes: int = setting(
         64 * MIB,
-        "A file of this size is finished and the next one begun. It is looked at when a group of rows was written, of"
-        " 131,072 events or 16 MiB in memory, or of more that came at once; so a file may be larger by one group.",
+        "A file of this size, or of a quarter of the quota, is finished and the next one begun. It is looked at when a"
+        " group of rows was written, of 131,072 events or 16 MiB in memory, or of more that came at once; so a file may"
+        " be larger by one group.",
         validator=ge(KIB),
     )
     segment_seconds: float = setting(
@@ -43,8 +61,10 @@ class TelemetrySettings:
     )
     quota_bytes: int = setting(
         1024 * MIB,
-        "Bytes of all files of this broker; the oldest are removed when there are more. 0: any.",
-        validator=ge(0),
+        "Bytes of all files of this broker, those that are still written included; the oldest are removed when there"
+        " are more. It is looked at when a group of rows was written, so for a moment there may be more by one group."
+        " At least 16 KiB; 0: any.",
+        validator=_quota,
     )
     pipe: str = setting(
         "", "Name of a pipe to which events are published as Arrow streams of up to 4 MiB; empty: none."
@@ -59,7 +79,8 @@ class TelemetrySettings:
         validator=ge(KIB),
     )
     sampling: Mapping[str, float] = setting(
-        {}, "Which share of the events of a kind is kept, as in task = 0.1; all of those that are not named.",
+        {}, "The chance with which an event of a kind is kept, as in task = 0.1; all of those that are not named. Kinds"
+        " that tell of states are always kept: join, leave, song_replica, config_change.",
         validator=_rates,
     )  # fmt: skip
     load_interval: float = setting(

@@ -2,7 +2,11 @@
 
 import importlib.metadata
 import json
+import math
+import subprocess
+import sys
 import time
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -60,10 +64,10 @@ def test_what_was_done_is_in_the_files(scale0_broker, rate):
     assert broker.stop() == 0
     rows = stored(broker)
     tasks = [row for row in rows if row["kind"] == "task"]
-    assert sum(row["weight"] for row in tasks) == 100
-    assert len(tasks) == 100 * rate
-    step = round(1 / rate)
-    assert [row["bytes"] for row in tasks] == list(range(step, 101, step))
+    assert {row["weight"] for row in tasks} == {1 / rate}
+    assert abs(len(tasks) - 100 * rate) <= 5 * math.sqrt(100 * rate * (1 - rate))
+    sizes = [row["bytes"] for row in tasks]
+    assert sizes == sorted(set(sizes) & set(range(1, 101)))
     assert {(row["service"], row["outcome"], row["broker"]) for row in tasks} == {("upper", "ok", broker.name)}
     assert all(row["queue_us"] >= 0 and row["service_us"] >= 0 for row in tasks)
     assert all(before - 1 <= row["ts"].timestamp() <= time.time() for row in tasks)
@@ -135,6 +139,20 @@ def test_wrong_rates_are_a_fault_of_the_configuration(scale0_broker):
         scale0_broker(["telemetry"], settings(sampling={"task": 2.0}))
 
 
+def test_a_sample_of_states_is_a_fault_that_is_told_with_all_others(tmp_path):
+    (tmp_path / "broker.toml").write_text(
+        '[broker]\nplugins = ["telemetry"]\n'
+        "[plugin.telemetry]\nload_interval = 0.0\n[plugin.telemetry.sampling]\njoin = 0.1\ntask = 0.1\nleave = 0.0\n"
+    )
+    command = [sys.executable, "-m", "scale0_core", "config", "check", str(tmp_path / "broker.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "plugin.telemetry.sampling" in said
+    assert "must leave join, leave out" in said
+    assert "plugin.telemetry.load_interval" in said
+
+
 # --- into a pipe ----------------------------------------------------------------------------------------------
 
 needs_pipes = pytest.mark.skipif(
@@ -189,6 +207,22 @@ def test_events_are_published_to_a_pipe_of_the_broker_itself(scale0_broker, file
 
 
 @needs_pipes
+@pytest.mark.requirement("R26")
+def test_events_of_several_brokers_are_published_to_the_pipe_of_another(scale0_broker):
+    address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
+    table = settings(pipe="events", pipe_address=address, files=False)
+    brokers = [scale0_broker(["telemetry"], table) for _ in range(2)]
+    for count, broker in enumerate(brokers, 10):
+        do_tasks(broker, count)
+    tasks = [row for row in rows_in_pipe(address, 21) if row["kind"] == "task"]
+    assert Counter(row["broker"] for row in tasks) == {broker.name: count for count, broker in enumerate(brokers, 10)}
+    assert {(row["service"], row["outcome"], row["weight"]) for row in tasks} == {("upper", "ok", 1.0)}
+    assert all(broker.stop() == 0 for broker in brokers)
+    assert not any(segments(broker) for broker in brokers)
+
+
+@needs_pipes
+@pytest.mark.requirement("R26")
 def test_the_broker_of_the_pipe_may_come_later_and_be_killed(scale0_broker):
     pipes = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"durable": ["events"]}}})
     address = pipes.address("zpipes", "pipes", 1)

@@ -3,7 +3,7 @@
 import datetime
 import json
 import math
-from itertools import pairwise
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -77,12 +77,22 @@ def test_numbers_are_in_the_order_in_which_events_were_told():
         (NOON, [("scale0", [TASK, TASK])]),
         (NOON, [("zpipes", [read]), ("scale0", [leave, TASK, (events.TASK, 0.0)])]),
     ]
-    columns = Columns("left", 7, {"task": 0.5})
-    rows = rows_of(columns.convert(turns))
-    wanted = ["join", "leave", "join", "task", "pipe_read", "pipe_read", "task", "pipe_read", "leave"]
-    assert [row["kind"] for row in rows] == wanted
-    assert [row["seq"] for row in rows] == list(range(1, 10))
-    assert columns.lost == {"malformed": 2}
+    first = ["join", "task", "leave", "join", "task", "pipe_read", "pipe_read"]
+    told = [*first, "task", "task", "pipe_read", "leave", "task"]
+    for epoch in range(20):
+        columns = Columns("left", epoch, {"task": 0.5})
+        rows = rows_of(columns.convert(turns))
+        kinds = [row["kind"] for row in rows]
+        assert [kind for kind in kinds if kind != "task"] == [kind for kind in told if kind != "task"]
+        assert is_within(kinds, told)
+        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+        assert columns.lost["malformed"] in (1, 2), "the event that is none; the task that is none may be left out"
+
+
+def is_within(some, all_of_them):
+    """Tell whether nothing but leaving out makes the one of the other."""
+    rest = iter(all_of_them)
+    return all(each in rest for each in some)
 
 
 @given(st.lists(st.lists(st.sampled_from([events.JOIN, events.LOAD, events.DROP]), max_size=6), max_size=6))
@@ -209,26 +219,91 @@ def test_every_event_is_stored_or_counted(turns):
     assert count - kept <= len(rows) + columns.lost["malformed"] <= count
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.001, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0])
-def test_sampling_is_even_and_weights_make_up_for_it(rate):
-    columns = Columns("left", 7, {"task": rate})
-    rows = []
-    for start in range(0, 10_000, 100):
-        told = [(*TASK[:8], number) for number in range(start, start + 100)]
-        rows += rows_of(columns.convert([(NOON, [("scale0", told)])]))
-    assert len(rows) == pytest.approx(10_000 * rate, abs=1)
-    if rate:
-        assert sum(row["weight"] for row in rows) == pytest.approx(10_000, abs=1 / rate)
-        gaps = {after["bytes"] - before["bytes"] for before, after in pairwise(rows)}
-        assert gaps <= {math.floor(1 / rate), math.ceil(1 / rate)}
+def sampled(rate, told, epoch=7, piece=1000):
+    """Give the rows that are kept of some events, which come in pieces."""
+    columns = Columns("left", epoch, {told[0][0].name: rate})
+    pieces = [told[start : start + piece] for start in range(0, len(told), piece)]
+    rows = [row for some in pieces for row in rows_of(columns.convert([(NOON, [("scale0", some)])]))]
     assert not columns.lost
+    return rows
+
+
+def spread(count, rate):
+    """Give how far from the mean the number of those that are kept may be: five standard errors."""
+    return 5 * math.sqrt(count * rate * (1 - rate))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.25, 1 / 3, 0.5, 0.9])
+def test_weights_make_up_for_sampling(rate):
+    rows = sampled(rate, [(*TASK[:8], number) for number in range(20_000)])
+    assert abs(len(rows) - 20_000 * rate) <= spread(20_000, rate)
+    assert {row["weight"] for row in rows} == {1 / rate}
+    assert abs(sum(row["weight"] for row in rows) - 20_000) <= spread(20_000, rate) / rate
+    early = sum(row["bytes"] < 10_000 for row in rows)
+    for half in (early, len(rows) - early):
+        assert abs(half - 10_000 * rate) <= spread(10_000, rate)
+
+
+def test_all_are_kept_or_none():
+    told = [(*TASK[:8], number) for number in range(5000)]
+    assert sampled(0.0, told) == []
+    assert [(row["bytes"], row["weight"]) for row in sampled(1.0, told)] == [(number, 1.0) for number in range(5000)]
+
+
+def test_services_that_take_turns_are_both_there():
+    told = [(*TASK[:2], ("echo", "sum")[number % 2], *TASK[3:]) for number in range(10_000)]
+    counts = Counter(row["service"] for row in sampled(0.5, told))
+    assert counts.keys() == {"echo", "sum"}
+    assert all(abs(count - 2500) <= spread(5000, 0.5) for count in counts.values())
+
+
+def test_workers_that_beat_in_a_fixed_order_are_all_there():
+    told = [(events.HEARTBEAT, 0.0, "echo", f"worker-{number % 10}", "north") for number in range(20_000)]
+    counts = Counter(row["peer"] for row in sampled(0.1, told))
+    assert len(counts) == 10
+    assert all(abs(count - 200) <= spread(2000, 0.1) for count in counts.values())
+
+
+def test_the_same_start_of_a_broker_makes_the_same_choice_and_another_one_does_not():
+    told = [(*TASK[:8], number) for number in range(2000)]
+    assert sampled(0.5, told) == sampled(0.5, told)
+    assert sampled(0.5, told, epoch=8) != sampled(0.5, told)
+    kept = [[row["seq"] for row in rows_of(Columns(name, 7, {"task": 0.5}).convert([(NOON, [("scale0", told)])]))]
+            for name in ("left", "right")]  # fmt: skip
+    assert kept[0] != kept[1]
+
+
+SAMPLED = st.lists(st.sampled_from([events.TASK, events.HEARTBEAT, events.JOIN]), max_size=60)
+
+
+@given(SAMPLED, st.integers(1, 60), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**53))
+def test_whether_an_event_is_kept_depends_on_its_place_alone(kinds, piece, tasks, beats, epoch):
+    """Neither on those that are converted with it, nor on the rates of others."""
+    told = [(kind, float(n), *([None] * len(kind.fields))) for n, kind in enumerate(kinds)]
+
+    def kept(rates, size):
+        columns = Columns("left", epoch, rates)
+        turns = [(NOON, [("scale0", told[start : start + size])]) for start in range(0, len(told), size)]
+        return [(row["kind"], row["ts"], row["weight"]) for turn in turns for row in rows_of(columns.convert([turn]))]
+
+    rates = {"task": tasks, "heartbeat": beats}
+    both = kept(rates, 60)
+    assert kept(rates, piece) == both
+    assert sum(kind == "join" for kind, *_ in both) == kinds.count(events.JOIN)
+    if tasks < 1:
+        alone = kept({"task": tasks}, piece)
+        assert [row for row in alone if row[0] == "task"] == [row for row in both if row[0] == "task"]
+    assert {weight for kind, _, weight in both if kind == "task"} <= {tasks and 1 / tasks}
 
 
 def test_only_the_kinds_that_are_named_are_sampled():
     columns = Columns("left", 7, {"task": 0.5})
     join = (events.JOIN, 0.0, "echo", "worker", None, 1)
-    rows = rows_of(columns.convert([(NOON, [("scale0", [TASK, join] * 10)])]))
-    assert sorted((row["kind"], row["weight"]) for row in rows) == [("join", 1.0)] * 10 + [("task", 2.0)] * 5
+    rows = rows_of(columns.convert([(NOON, [("scale0", [TASK, join] * 100)])]))
+    counts = Counter((row["kind"], row["weight"]) for row in rows)
+    assert counts.keys() == {("join", 1.0), ("task", 2.0)}
+    assert counts["join", 1.0] == 100
+    assert 25 <= counts["task", 2.0] <= 75
 
 
 def test_kinds_of_others_are_stored_too():
@@ -272,10 +347,11 @@ def test_packed_events_give_the_same_rows_as_tuples(turns, rate, anew):
     plain = rows_of(other.convert([(NOON, [("scale0", list(found))]) for found in packed]))
     assert repr(rows) == repr(plain)
     assert (one.seq, one.lost) == (other.seq, other.lost)
-    sampled = Columns("left", 7, {"task": rate})
-    found = rows_of(sampled.convert([(NOON, [("scale0", found)]) for found in packed]))
-    count = sum(row["kind"] == "task" for row in rows) + one.lost["malformed"]
-    assert sum(row["kind"] == "task" for row in found) <= math.ceil(count * rate) + 1
+    one, other = Columns("left", 7, {"task": rate}), Columns("left", 7, {"task": rate})
+    rows = rows_of(one.convert([(NOON, [("scale0", found)]) for found in packed]))
+    plain = rows_of(other.convert([(NOON, [("scale0", list(found))]) for found in packed]))
+    assert repr(rows) == repr(plain)
+    assert (one.seq, one.lost) == (other.seq, other.lost)
 
 
 def test_packed_events_that_make_no_sense_are_counted_and_left_out():
@@ -291,10 +367,12 @@ def test_packed_events_that_make_no_sense_are_counted_and_left_out():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 1.0])
-def test_packed_events_are_sampled_evenly_and_by_kind(rate):
+def test_packed_events_are_sampled_too(rate):
     packing, numbers = Packing(events.TASK), {}
     columns = Columns("left", 7, {"task": rate})
     turn = [(2.0, 1.0, 1.5, size, ("echo", "w", "g", "ok")) for size in range(100)]
     rows = rows_of(columns.convert([(NOON, [("scale0", packed_turn(packing, numbers, turn))])] * 10))
-    assert len(rows) == 1000 * rate
+    assert abs(len(rows) - 1000 * rate) <= spread(1000, rate)
     assert {row["weight"] for row in rows} == {1 / rate}
+    different = 100 * (1 - (1 - rate) ** 10)
+    assert len({row["bytes"] for row in rows}) > different - 25, "not the same ones of each turn"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +23,7 @@ from scale0_core.api import events
 from scale0_telemetry.command import main
 from scale0_telemetry.generator import batches, generate
 from scale0_telemetry.generator.plan import GeneratorError, Plan, parts_of
-from scale0_telemetry.generator.world import GROWING, HOUR_US, SERVICES, make_world
+from scale0_telemetry.generator.world import GROWING, HOUR_US, REQUESTS, SERVICES, TASKS, make_world
 from scale0_telemetry.schema import FILE_SCHEMA, METADATA_KEY
 
 PARTITIONING = ds.partitioning(pa.schema([("date", pa.date32()), ("kind", pa.string())]), flavor="hive")
@@ -93,6 +97,80 @@ def test_every_kind_is_there_and_tells_what_its_fields_say(month: Path):
     assert pc.all(pc.equal(table["v"], events.VERSION)).as_py()
 
 
+TELLERS = {
+    "pipe_write": {"zpipes"}, "pipe_read": {"zpipes"}, "key_change": {"clone"}, "song_search": {"musicquest-server"},
+    "song_download": {"musicquest-server"}, "song_replica": {"musicquest-server"}, "config_change": {"scale0"},
+    "drop": {"scale0", "majordomo", "zpipes", "musicquest-server", "telemetry"}, "load": {"telemetry"},
+    "task": set(TASKS), "rpc": set(REQUESTS),
+    "heartbeat": set(SERVICES), "join": set(SERVICES), "leave": set(SERVICES),
+}  # fmt: skip
+"""The services that the events of a real broker name: those of its plugins, or those that workers offer."""
+
+OUTCOMES = {"key_change": {"set", "deleted"}, "config_change": {"applied", "active", "disabled"}}
+OUTCOMES["drop"] = {"EHOSTUNREACH", "EAGAIN", "closed", "too many frames", "queue"}
+OUTCOMES["leave"] = {"left", "lost", "silent"}
+OUTCOMES["song_download"] = {"ok", "broken"}
+OUTCOMES["song_replica"] = {"plan", "popular"}
+OUTCOMES["song_search"] = {"hit", "cached", "found", "miss", "timeout"}
+OUTCOMES["task"] = OUTCOMES["rpc"] = {"ok", "error", "timeout", "lost", "refused", "cancelled"}
+
+
+def test_services_and_outcomes_are_those_that_a_broker_tells(month: Path):
+    table = read(month)
+    for name, kind in events.KINDS.items():
+        rows = table.filter(pc.equal(table["kind"], name))
+        assert set(rows["service"].unique().to_pylist()) == TELLERS[name], name
+        assert set(rows["outcome"].unique().to_pylist()) == OUTCOMES.get(name, {None}), name
+        documented = set(re.findall(r"`([a-z]+)`", kind.summary))
+        if name in ("leave", "task", "song_search", "song_download", "song_replica", "config_change"):
+            assert OUTCOMES[name] <= documented, f"{name}: what is told is what is documented"
+
+
+def test_configurations_have_versions_and_states_come_in_turns(month: Path):
+    rows = read(month, "config_change").sort_by("ts").to_pylist()
+    assert {(row["subject"], row["outcome"]) for row in rows} == {
+        ("config", "applied"), ("state", "active"), ("state", "disabled"),
+    }  # fmt: skip
+    for broker in {row["broker"] for row in rows}:
+        own = [row for row in rows if row["broker"] == broker]
+        versions = [row["count"] for row in own if row["subject"] == "config"]
+        assert versions == list(range(versions[0], versions[0] + len(versions)))
+        states = [row["outcome"] for row in own if row["subject"] == "state"]
+        assert states == ["disabled", "active"] * (len(states) // 2)
+    assert all(row["count"] is None for row in rows if row["subject"] == "state")
+
+
+def test_a_broker_that_is_disabled_tells_of_no_requests(month: Path):
+    states = read(month, "config_change").filter(pc.field("subject") == "state").sort_by("ts").to_pylist()
+    requests = read(month, "task", "rpc")
+    ts, brokers = requests["ts"].cast(pa.int64()).to_numpy(), np.array(requests["broker"].to_pylist())
+    for before, after in zip(states[::2], states[1::2], strict=True):
+        first, last = (int(row["ts"].timestamp() * 1e6) for row in (before, after))
+        assert before["broker"] == after["broker"]
+        assert last - first > 20 * 60_000_000
+        assert not ((ts > first) & (ts < last) & (brokers == before["broker"])).any()
+
+
+def test_requests_tell_their_times_and_bytes_as_a_broker_does(month: Path):
+    table = read(month, "task", "rpc")
+    outcome = pc.field("outcome")
+    refused = table.filter(outcome == "refused")
+    assert refused["queue_us"].null_count == refused.num_rows, "they never waited"
+    assert table.filter(outcome != "refused")["queue_us"].null_count == 0
+    late = table.filter(outcome == "timeout")
+    took = pc.add(late["queue_us"], pc.fill_null(late["service_us"], 0)).to_numpy()
+    assert (abs(took - 30_000_000) <= 2).all(), "their time was up, wherever they were"
+    sizes = {
+        (kind, end): set((rows["bytes"].to_numpy() > 0).tolist())
+        for kind in ("task", "rpc")
+        for end in OUTCOMES["task"]
+        if (rows := table.filter((outcome == end) & (pc.field("kind") == kind))).num_rows
+    }
+    answered = {("task", "ok"), ("rpc", "ok"), ("task", "error")}
+    assert sizes == {key: {key in answered} for key in sizes}, "an error of Majordomo has no reply"
+    assert answered <= sizes.keys()
+
+
 def test_most_events_are_requests_then_heartbeats_and_songs(month: Path):
     counts = dict(zip(*(column.to_pylist() for column in read(month)["kind"].value_counts().flatten()), strict=True))
     assert 0.5 < (counts["task"] + counts["rpc"]) / 300_000 < 0.75
@@ -108,6 +186,20 @@ def test_numbers_of_a_broker_follow_its_time_without_a_gap(month: Path):
     ts, epoch = table["ts"].cast(pa.int64()).to_numpy(), table["epoch"].to_numpy()
     assert (np.diff(ts)[np.diff(epoch) == 0] >= 0).all()
     assert (ts >= epoch).all()
+
+
+def test_what_a_real_broker_tells_of_itself_is_told_alike(month: Path, scale0_broker: Any):
+    broker = scale0_broker(["telemetry"])
+    for command in ("disable", "enable"):
+        words = [sys.executable, "-m", "scale0_core", command, "--address", broker.address("scale0", "management")]
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+    assert broker.stop() == 0
+    for kind in ("load", "config_change"):
+        real, made = read(broker.folder / "data" / "telemetry", kind), read(month, kind)
+        assert set(real["service"].unique().to_pylist()) == set(made["service"].unique().to_pylist())
+        told = {(row["subject"], row["outcome"], row["count"] is None) for row in made.to_pylist()}
+        assert {(row["subject"], row["outcome"], row["count"] is None) for row in real.to_pylist()} <= told
+        assert real.num_rows >= 1
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Segments on a real disk: rotation, quota, leftovers, and a disk that refuses."""
 
 import datetime
+import os
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from scale0_core.api import events
+from scale0_core.api import EventKind, events
 from scale0_telemetry import segments as module
 from scale0_telemetry.columns import Columns
 from scale0_telemetry.schema import FILE_SCHEMA
@@ -138,6 +140,112 @@ def test_brokers_that_share_a_folder_keep_their_own_quotas(tmp_path, source):
         own = [each for each in segments_in(tmp_path) if each.path.name.rpartition("-7-")[0] == name]
         assert 0 < sum(each.bytes for each in own) <= 10_000
         assert segments.lost == {"quota": 200 - 10 * len(own)}
+
+
+def on_disk(folder):
+    """Give the bytes of all files, those that are still written included."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_quota_below_the_size_of_a_segment_keeps_the_newest(tmp_path, source):
+    segments = Segments(tmp_path, "left", 7, Limits(quota_bytes=100_000))
+    for _ in range(40):
+        segments.write("task", DAY, source.batch(5000))
+        assert on_disk(tmp_path) <= 100_000
+    segments.close()
+    assert on_disk(tmp_path) <= 100_000
+    found = numbers(tmp_path)
+    assert found == list(range(200_001 - len(found), 200_001)), "the newest, without a gap"
+    assert segments.lost == {"quota": 200_000 - len(found)}
+    assert len(list(segments_in(tmp_path))) > 1
+    assert sum(segment.bytes for segment in segments_in(tmp_path)) > 50_000
+
+
+def test_many_events_at_once_do_not_take_more_than_the_quota(tmp_path, source):
+    segments = Segments(tmp_path, "left", 7, Limits(quota_bytes=50_000))
+    segments.write("task", DAY, source.batch(20_000))
+    segments.close()
+    assert 20_000 < on_disk(tmp_path) <= 50_000
+    found = numbers(tmp_path)
+    assert found == list(range(20_001 - len(found), 20_001))
+    assert segments.written == 20_000 == len(found) + segments.lost["quota"]
+    assert len({segment.number for segment in segments_in(tmp_path)}) > 1
+
+
+def test_what_alone_is_more_than_the_quota_is_not_kept(tmp_path):
+    segments = Segments(tmp_path, "left", 7, Limits(quota_bytes=16_384))
+    noise = random.Random(7).randbytes(20_000).hex()
+    [batch] = Columns("left", 7).convert([(NOON, [("scale0", [(events.TASK, 0.0, "echo", noise, *[None] * 5)])])])
+    segments.write("task", DAY, batch.rows)
+    segments.close()
+    assert on_disk(tmp_path) == 0
+    assert segments.lost == {"quota": 1}
+
+
+KINDS = [EventKind(f"kind-{number}", "", ("peer", "bytes")) for number in range(8)]
+
+
+def noisy_events(chance, count):
+    """Make events that cannot be compressed much."""
+    return [(chance.choice(KINDS), 0.0, chance.randbytes(9).hex(), chance.getrandbits(62)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_open_segments_count_for_the_quota(tmp_path, monkeypatch, seed):
+    """Whatever is written, of however many kinds, and whenever one looks."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(module, "GROUP_ROWS", chance.choice([5, 20, 1000]))
+    quota = chance.choice([16_384, 40_000, 300_000])
+    limits = Limits(segment_bytes=chance.choice([1024, 1 << 26]), segment_seconds=10, quota_bytes=quota)
+    segments, columns = Segments(tmp_path, "left", 7, limits), Columns("left", 7)
+    for now in range(40):
+        told = noisy_events(chance, chance.choice([1, 10, 300]))
+        for kind, _, rows in columns.convert([(NOON, [("scale0", told)])]):
+            segments.write(kind, DAY + datetime.timedelta(now // 20), rows, now)
+            assert on_disk(tmp_path) <= quota
+        segments.tick(now)
+        assert on_disk(tmp_path) <= quota
+    segments.close(40)
+    assert quota / 3 < on_disk(tmp_path) <= quota
+    found = numbers(tmp_path)
+    assert len(found) + segments.lost["quota"] == columns.seq
+    assert max(found) > columns.seq * 0.9
+    assert segments.lost.keys() == {"quota"}
+
+
+def test_without_a_quota_nothing_is_removed(tmp_path, source):
+    segments = Segments(tmp_path, "left", 7)
+    segments.write("task", DAY, source.batch(20_000))
+    segments.close()
+    assert numbers(tmp_path) == list(range(1, 20_001))
+
+
+def test_segments_of_the_same_moment_are_in_order_of_their_numbers(tmp_path, source):
+    segments = Segments(tmp_path, "left", 7)
+    for _ in range(12):
+        segments.write("task", DAY, source.batch(1))
+        segments.tick(1e9)
+    for path in tmp_path.rglob("*.parquet"):
+        os.utime(path, (1e9, 1e9))
+    names = [segment.path.name for segment in sorted(segments_in(tmp_path))]
+    assert names == [f"left-7-{number}.parquet" for number in range(1, 13)]
+
+
+def test_a_segment_that_cannot_be_removed_costs_no_events(tmp_path, source, monkeypatch, caplog):
+    monkeypatch.setattr(module, "GROUP_ROWS", 10)
+    segments = Segments(tmp_path, "left", 7, Limits(quota_bytes=16_384))
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for _ in range(20):
+        segments.write("task", DAY, source.batch())
+    segments.close()
+    assert numbers(tmp_path) == list(range(1, 201))
+    assert not segments.lost
+    told = [record.getMessage() for record in caplog.records]
+    assert told.count("segments cannot be removed, so the quota is not kept") == 1
+
+
+def refuse(path):
+    raise PermissionError(f"no, not {path.name}")
 
 
 def test_over_quota_takes_no_more_than_it_must(tmp_path, source):

@@ -23,7 +23,8 @@ def test_it_is_never_started_unasked():
     "wrong",
     [
         {"sampling": {"task": -0.1}}, {"sampling": {"task": 1.1}}, {"sampling": {"task": float("nan")}},
-        {"segment_bytes": 1}, {"segment_seconds": 0.0}, {"quota_bytes": -1}, {"max_queue": 0}, {"load_interval": 0.0},
+        {"segment_bytes": 1}, {"segment_seconds": 0.0}, {"quota_bytes": -1}, {"quota_bytes": 1000}, {"max_queue": 0},
+        {"load_interval": 0.0},
         {"pipe_address": "127.0.0.1:5560"}, {"pipe_address": "tcp://127.0.0.1"}, {"pipe_address": "tcp://host:*"},
     ],
     ids=repr,
@@ -31,6 +32,20 @@ def test_it_is_never_started_unasked():
 def test_refuses_what_makes_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         TelemetrySettings(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["join", "leave", "song_replica", "config_change"])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_kinds_that_tell_of_states_are_not_sampled(kind, rate):
+    """Of a worker whose leave is missing, no weight says that it is gone."""
+    with pytest.raises(ValueError, match=rf"must leave {kind} out"):
+        TelemetrySettings(sampling={kind: rate})
+    assert TelemetrySettings(sampling={kind: 1.0}).sampling == {kind: 1.0}
+
+
+def test_all_faults_of_sampling_are_told_at_once():
+    with pytest.raises(ValueError, match="not task = 2, rpc = -1; and must leave join, leave out"):
+        TelemetrySettings(sampling={"task": 2.0, "join": 0.5, "load": 0.5, "rpc": -1.0, "leave": 0.0})
 
 
 def test_kinds_of_others_may_be_sampled():

@@ -22,7 +22,7 @@ ALL_KINDS = (*KINDS, "join", "leave", "config_change", "song_replica")
 TELLERS = {
     "pipe_write": "zpipes", "pipe_read": "zpipes", "song_search": "musicquest-server",
     "song_download": "musicquest-server", "song_replica": "musicquest-server",
-    "config_change": "scale0", "load": "scale0",
+    "config_change": "scale0", "load": "telemetry",
 }  # fmt: skip
 """The service that tells of a kind whose events name no other."""
 
@@ -82,11 +82,12 @@ def _columns_of(kind: str, scheduled: list[Scheduled]) -> Rows:
     columns: dict[str, Coded | Numbers] = {}
     for name in mine[0].fields:
         values = [event.fields[name] for event in mine]
-        if isinstance(values[0], str):
+        missing = np.array([value is None for value in values])
+        if any(isinstance(value, str) for value in values):
             words, codes = np.unique(values, return_inverse=True)
             columns[name] = Coded(codes, words.tolist())
         else:
-            columns[name] = Numbers(np.array(values))
+            columns[name] = Numbers(np.array([value or 0 for value in values]), missing)
     return np.array([event.broker for event in mine], dtype=np.uint8), columns
 
 

@@ -37,9 +37,15 @@ HEARTBEAT_WEIGHT = 60.0
 """Heartbeats are many and alike: one in sixty is kept, and says so."""
 OUTCOMES = ("ok", "error", "timeout", "lost", "refused", "cancelled")
 FAILURES = np.array([1] * 19 + [2] * 6 + [3] * 2 + [4] * 3 + [5] * 2, dtype=np.int8)
-OK, TIMEOUT, REFUSED = 0, 2, 4
+OK, ERROR, TIMEOUT, REFUSED = 0, 1, 2, 4
+TIMEOUT_US = 30_000_000
+"""When the time of a request is up."""
 PIPES = ("events", "orders", "frames", "audit", "uploads", "metrics", "mail", "debug")
-REASONS = ("queue_full", "unroutable", "expired", "malformed", "high_water")
+DROPS = (
+    ("scale0", "EHOSTUNREACH"), ("majordomo", "EHOSTUNREACH"), ("scale0", "EAGAIN"), ("zpipes", "EAGAIN"),
+    ("musicquest-server", "EAGAIN"), ("telemetry", "queue"), ("scale0", "closed"), ("zpipes", "too many frames"),
+)  # fmt: skip
+"""The services of a broker that drop messages, and why, the most frequent first; telemetry drops events."""
 CLIENTS = 40
 KEYS = 400
 WORDS = tuple(
@@ -186,8 +192,10 @@ def requests(day: Day, kind: str, ts: np.ndarray, chance: np.random.Generator) -
     taken_us, queue_us = _times(day, place, chance)
     # who was refused, and half of those whose time was up, never got to a worker
     never = (outcome == REFUSED) | ((outcome == TIMEOUT) & (chance.random(count, dtype=np.float32) < 0.5))
-    queue_us[outcome == TIMEOUT] += 30_000_000
-    queue_us[outcome == REFUSED] = 0
+    late = np.flatnonzero(outcome == TIMEOUT)
+    taken_us[late] = np.where(never[late], 0, np.minimum(taken_us[late].astype(np.int64), TIMEOUT_US))
+    queue_us[late] = TIMEOUT_US - taken_us[late]
+    answered = (outcome == OK) | (outcome == ERROR) if kind == "task" else outcome == OK
     size = _lognormal(chance, count, 800.0, 0.9)
     broker = world.worker_broker[worker]
     return broker, {
@@ -195,9 +203,9 @@ def requests(day: Day, kind: str, ts: np.ndarray, chance: np.random.Generator) -
         "peer": Coded(worker, world.workers, never),
         "group": _groups(broker),
         "outcome": Coded(outcome, OUTCOMES),
-        "queue_us": Numbers(queue_us.astype(np.int64)),
+        "queue_us": Numbers(queue_us.astype(np.int64), outcome == REFUSED),
         "service_us": Numbers(taken_us.astype(np.int64), never),
-        "bytes": Numbers(np.where(outcome == OK, size, 0).astype(np.int64)),
+        "bytes": Numbers(np.where(answered, size, 0).astype(np.int64)),
     }
 
 
@@ -316,10 +324,11 @@ def keys(day: Day, _kind: str, ts: np.ndarray, chance: np.random.Generator) -> R
 def drops(day: Day, _kind: str, ts: np.ndarray, chance: np.random.Generator) -> Rows:
     """Make messages that were dropped."""
     count = len(ts)
-    reason = (chance.random(count, dtype=np.float32) ** 2 * len(REASONS)).astype(np.int8)
+    drop = (chance.random(count, dtype=np.float32) ** 2 * len(DROPS)).astype(np.int8)
+    services, reasons = zip(*DROPS, strict=True)
     return _any_broker(day, count, chance), {
-        "service": Coded(_SERVICE_DRAWS["task"][_few(chance, count)], SERVICES),
-        "outcome": Coded(reason, REASONS),
+        "service": Coded(drop, services),
+        "outcome": Coded(drop, reasons),
         "count": Numbers(1 + chance.standard_exponential(count, dtype=np.float32).astype(np.int64)),
     }
 

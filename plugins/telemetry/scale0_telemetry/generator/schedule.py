@@ -12,7 +12,6 @@ from scale0_telemetry.generator.world import GROUPS, SERVICES, SLOTS, World, gro
 SHARE = 5
 """At most one of so many events is of this sort: few events of a large world would tell of nothing else."""
 CHANGES_A_WEEK = 2
-SETTINGS = ("wire.batch", "broker.heartbeat", "plugin.zpipes", "plugin.majordomo.services", "groups.east")
 
 
 class Scheduled(NamedTuple):
@@ -58,17 +57,21 @@ def _replicas(world: World) -> list[Scheduled]:
 
 
 def _changes(world: World) -> list[Scheduled]:
-    chance, found = world.plan.chance(3), []
+    """Give new versions of configurations, and brokers that are disabled before they are taken down on purpose."""
+    chance, plan, found = world.plan.chance(3), world.plan, []
     for broker in range(len(world.brokers)):
-        for _ in range(CHANGES_A_WEEK * ((world.plan.days + 6) // 7)):
-            when = world.plan.start_us + int(chance.integers(world.plan.days * DAY_US))
-            fields = {
-                "subject": str(chance.choice(SETTINGS)),
-                "outcome": "changed",
-                "count": int(chance.integers(1, 9)),
-            }
-            found.append(Scheduled(_awake(world, broker, when), "config_change", broker, fields))
+        times = plan.start_us + chance.integers(0, plan.days * DAY_US, CHANGES_A_WEEK * ((plan.days + 6) // 7))
+        version = int(chance.integers(2, 9))
+        for number, when in enumerate(sorted(_awake(world, broker, int(when)) for when in times)):
+            found.append(_change(when, broker, "config", "applied", version + number))
+    for down in world.downs()[::2]:
+        found.append(_change(down.start - 1, down.whom, "state", "disabled", None))
+        found.append(_change(down.end + 1, down.whom, "state", "active", None))
     return found
+
+
+def _change(when: int, broker: int, subject: str, outcome: str, count: int | None) -> Scheduled:
+    return Scheduled(when, "config_change", broker, {"subject": subject, "outcome": outcome, "count": count})
 
 
 def _workers(world: World) -> Iterator[list[Scheduled]]:

@@ -161,7 +161,7 @@ def unseeded_generators() -> dict[tuple[str, str], int]:
         (name_of(path), inside): node.lineno
         for path in (*pure, *PURE_CLIENT)
         for inside, node in calls(path)
-        if called(node) == "Random" and not node.args
+        if called(node) in {"Random", "default_rng"} and not node.args
     }
 
 

@@ -182,7 +182,10 @@ def _slots(joins: list[Row], hour: float) -> int:
     return max(so_far, key=lambda row: (row["ts"], row["seq"]))["count"] or 1 if so_far else 1
 
 
-def capacity(rows: list[Row], least_hours: int) -> Table:
+def capacity(rows: list[Row], least_days: int) -> Table:
+    told = of(rows, "task", "rpc", "join", "heartbeat")
+    heard = max(map(at, told))
+    not_over = heard // HOUR * HOUR
     joins = grouped(of(rows, "join"), _worker)
     served = [row for row in of(rows, "task", "rpc") if row["peer"] and row["service_us"] is not None]
     begin = min(map(window, served + of(rows, "heartbeat")))
@@ -191,23 +194,31 @@ def capacity(rows: list[Row], least_hours: int) -> Table:
     for key, some in grouped(there, lambda row: (window(row), row["service"])).items():
         workers = {_worker(row) for row in some}
         busy = sum(row["service_us"] * row["weight"] for row in of(some, "task", "rpc")) / 1e6
-        table[key] = {
-            "workers": len(workers),
-            "busy_s": busy,
-            "utilisation": busy / HOUR / sum(_slots(joins[worker], key[0]) for worker in workers),
-        }
+        had = max(heard - not_over, 60.0) if key[0] == not_over else HOUR
+        slots = sum(_slots(joins[worker], key[0]) for worker in workers)
+        table[key] = {"workers": len(workers), "busy_s": busy, "utilisation": busy / had / slots}
     for service in {service for _, service in table}:
-        hours = sorted(start for start, name in table if name == service)
-        slope = full_at = None
-        if len(hours) >= least_hours:
-            days = [start / DAY for start in hours]
-            line = statistics.linear_regression(days, [table[start, service]["utilisation"] for start in hours])
-            slope = line.slope
-            left = (1.0 - (line.intercept + slope * days[-1])) / slope if slope > 0 else math.inf
-            full_at = hours[-1] + max(left, 0.0) * DAY if left <= 365.0 else None
-        for start in hours:
-            table[start, service] |= {"forecast_per_day": slope, "saturation_at": full_at}
+        own = {start: values["utilisation"] for (start, name), values in table.items() if name == service}
+        forecast = _forecast(own, not_over, least_days)
+        for start in own:
+            table[start, service] |= forecast
     return table
+
+
+def _forecast(hours: dict[float, float], end: float, least_days: int) -> Row:
+    """Draw the line through days that end with the last whole hour, each as busy as its busy hours."""
+    days: dict[float, float] = {}
+    until = end
+    while until - DAY > min(hours):
+        if some := [use for start, use in hours.items() if until - DAY <= start < until]:
+            days[until] = percentile(sorted(some), 0.95)
+        until -= DAY
+    if len(days) < least_days:
+        return {"forecast_per_day": None, "forecast_now": None, "saturation_at": None}
+    line = statistics.linear_regression([(moment - end) / DAY for moment in days], list(days.values()))
+    left = (1.0 - line.intercept) / line.slope if line.slope > 0 else math.inf
+    full_at = end + max(left, 0.0) * DAY if left <= 365.0 else None
+    return {"forecast_per_day": line.slope, "forecast_now": line.intercept, "saturation_at": full_at}
 
 
 def replication_plan(

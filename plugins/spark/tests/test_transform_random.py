@@ -63,11 +63,18 @@ def test_workers_and_brokers(spark: SparkSession, seeds: list[int]):
     check(flapping(events), ["broker", "service", "peer", "window_start"], wanted)
 
 
-def test_capacity_and_placement(spark: SparkSession, seeds: list[int]):
+def test_placement(spark: SparkSession, seeds: list[int]):
     rows = cases(seeds, 200)
     events = frame(spark, shuffled(rows, 3))
     check(placement_plan(events), ["service", "group"], reference.placement_plan(rows))
-    check(capacity(events, Capacity(hours=5)), ["window_start", "service"], reference.capacity(rows, 5))
+
+
+def test_capacity(spark: SparkSession, seeds: list[int]):
+    rows = cases(seeds, 400, days=6.0)
+    wanted = reference.capacity(rows, 3)
+    assert {values["saturation_at"] is None for values in wanted.values()} == {True, False}
+    assert {values["forecast_per_day"] is None for values in wanted.values()} >= {False}
+    check(capacity(frame(spark, shuffled(rows, 3)), Capacity(days=3)), ["window_start", "service"], wanted)
 
 
 @pytest.mark.parametrize(("half_life", "as_of_day"), [(7.0, None), (0.01, 30.0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -121,28 +122,95 @@ def test_what_workers_did_by_hour_adds_up(spark: SparkSession):
     )
 
 
-CAPACITY = "window_start service workers busy_s utilisation forecast_per_day saturation_at"
+CAPACITY = "window_start service workers busy_s utilisation forecast_per_day forecast_now saturation_at"
+NO_LINE = (None, None, None)
 
 
-def test_a_line_through_the_hours_tells_when_a_service_is_full(spark: SparkSession):
-    log = Log()
+def heard(log: Log, hour: float, service: str = "other") -> None:
+    """Have a worker beat, so that the hours before are over."""
+    log.add("heartbeat", hour * HOUR, service=service, peer="w1", group="north")
+
+
+def lines_of(table: DataFrame) -> dict[str, tuple[Any, ...]]:
+    """Give the forecast of each service, which is the same in all of its hours."""
+    rows = {
+        (row["service"], row["forecast_per_day"], row["forecast_now"], row["saturation_at"]) for row in plain(table)
+    }
+    lines = {service: tuple(line) for service, *line in rows}
+    assert len(lines) == len(rows)
+    return lines
+
+
+def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
+    """Of eight days and two hours, the first hour and the last one are not whole: the oldest day lacks hours."""
+    log, end = Log(), 8 * 24 + 1
     log.add("join", 0.0, **WORKER, count=2)
-    for hour in range(5):
-        busy(log, hour, 0.2 * hour)  # of two tasks at once: 0.1 more each hour
-        busy(log, hour, 0.9 - 0.1 * hour, service="falling")
+    for hour in range(end):
+        day = (hour - 1) // 24  # from the second hour on
+        busy(log, hour, 0.2 * day + 0.2)  # of two tasks at once: 0.1 more each day
+        busy(log, hour, 0.9 - 0.1 * day, service="falling")
+        busy(log, hour, 0.01 * day + 0.93, service="full")
+        busy(log, hour, 0.0001 * day, service="hardly rising")
+        if hour >= 24:
+            busy(log, hour, 0.1 * day, service="seven days")
+        if hour > 24:
+            busy(log, hour, 0.1 * day, service="no seven days")
     busy(log, 0, 0.5, service="calm")
     for place in range(4):  # a service of the broker itself has them, or a bridge whose other side tells of them
         log.add("task", 10.0 + place, service="clock", group="north", outcome="ok", queue_us=0, service_us=10**9)
+    heard(log, end + 0.5, "calm")
+    table = capacity(frame(spark, log.rows))
     same(
-        capacity(frame(spark, log.rows), Capacity(hours=3)),
+        table.where("service = 'calm'"),
         CAPACITY,
-        (MONDAY, "calm", 1, 1800.0, 0.5, None, None),
-        *((after(hour * HOUR), "echo", 1, 720.0 * hour, 0.1 * hour, 2.4, after(10 * HOUR)) for hour in range(5)),
-        *(
-            (after(hour * HOUR), "falling", 1, (0.9 - 0.1 * hour) * HOUR, 0.9 - 0.1 * hour, -2.4, None)
-            for hour in range(5)
-        ),
+        (MONDAY, "calm", 1, 1800.0, 0.5, *NO_LINE),
+        (after(end * HOUR), "calm", 1, 0.0, 0.0, *NO_LINE),
     )
+    lines = lines_of(table)
+    assert lines.keys() == {"echo", "falling", "full", "hardly rising", "seven days", "no seven days", "calm"}
+    assert lines["echo"] == pytest.approx((0.1, 0.8, end * HOUR + 2 * DAY))
+    assert lines["falling"] == (pytest.approx(-0.1), pytest.approx(0.2), None)
+    assert lines["full"] == pytest.approx((0.01, 1.0, end * HOUR))
+    assert lines["hardly rising"] == (pytest.approx(0.0001), pytest.approx(0.0007), None)
+    assert lines["seven days"] == pytest.approx((0.1, 0.7, end * HOUR + 3 * DAY))
+    assert lines["no seven days"] == NO_LINE
+
+
+@pytest.mark.parametrize("hours", [38, 71, 8 * 24 + 2, 15 * 24 + 13])
+def test_load_that_is_the_same_each_day_is_no_growth(spark: SparkSession, hours: int):
+    log = Log()
+    for hour in range(hours):
+        busy(log, hour, 0.5 - 0.4 * math.cos(hour % 24 / 24 * 2 * math.pi), service="by day")
+        busy(log, hour, 0.97 if hour % 24 in (9, 10, 11) else 0.01, service="peak")
+    lines = lines_of(capacity(frame(spark, log.rows), Capacity(days=2)))
+    if hours < 50:  # of 38, the first and the last are no whole hours, and one day is in between
+        assert set(lines.values()) == {NO_LINE}
+    else:
+        assert [(slope, full_at) for slope, _, full_at in lines.values()] == [(0.0, None)] * 2
+        assert lines["peak"][1] == pytest.approx(0.97)
+
+
+@pytest.mark.parametrize("minutes", [10, 30, 59])
+def test_of_the_hour_that_is_not_over_the_part_counts_that_has_passed(spark: SparkSession, minutes: int):
+    """A worker that is busy half of the time is so at ten past, too, and the line does not bend."""
+    log, hours = Log(), 8 * 24 + 2
+    for second in range(0, hours * 3600 + minutes * 60 + 1, 60):
+        fields = {**WORKER, "outcome": "ok", "queue_us": 0}
+        log.add("task", float(second), **fields, service_us=30 * 10**6 if second % 3600 else 0)
+    log.add("task", hours * HOUR + minutes * 60, service="refused", outcome="refused", queue_us=1)
+    rows = plain(capacity(frame(spark, log.rows)))
+    assert rows[-1]["window_start"] == hours * HOUR
+    assert rows[-1]["utilisation"] == pytest.approx(0.5)
+    assert rows[-1]["busy_s"] == 30.0 * minutes
+    assert (rows[-1]["forecast_per_day"], rows[-1]["saturation_at"]) == (0.0, None)
+
+
+def test_an_hour_that_has_just_begun_is_no_division_by_nothing(spark: SparkSession):
+    log = Log()
+    busy(log, 0, 0.5)
+    log.add("task", HOUR, **WORKER, outcome="ok", queue_us=0, service_us=30 * 10**6)
+    rows = plain(capacity(frame(spark, log.rows)))
+    assert [(row["busy_s"], row["utilisation"]) for row in rows] == [(1800.0, 0.5), (30.0, 0.5)]
 
 
 def test_workers_that_have_nothing_to_do_have_room_for_more(spark: SparkSession):
@@ -158,12 +226,13 @@ def test_workers_that_have_nothing_to_do_have_room_for_more(spark: SparkSession)
     for peer in ("w0", "w1"):
         busy(log, 0, 1.0, peer)
         busy(log, 2, 1.0, peer)
+    heard(log, 3)
     same(
-        capacity(frame(spark, log.rows)),  # joins from before the span give no hours
+        capacity(frame(spark, log.rows)).where("service = 'echo'"),  # joins from before the span give no hours
         CAPACITY,
-        (MONDAY, "echo", 10, 7200.0, 0.2, None, None),
-        (after(HOUR), "echo", 10, 0.0, 0.0, None, None),
-        (after(2 * HOUR), "echo", 2, 7200.0, 1.0, None, None),
+        (MONDAY, "echo", 10, 7200.0, 0.2, *NO_LINE),
+        (after(HOUR), "echo", 10, 0.0, 0.0, *NO_LINE),
+        (after(2 * HOUR), "echo", 2, 7200.0, 1.0, *NO_LINE),
     )
 
 
@@ -176,7 +245,8 @@ def test_a_worker_may_do_as_many_tasks_as_it_said_when_it_last_joined_by_then(sp
     busy(log, 2, 0.5)
     again.add("join", 3 * HOUR, **WORKER, count=8)
     busy(again, 3, 0.5)
-    rows = plain(capacity(frame(spark, log.rows, again.rows)))
+    heard(again, 4)
+    rows = plain(capacity(frame(spark, log.rows, again.rows)).where("service = 'echo'"))
     assert [row["utilisation"] for row in rows] == [0.5, 0.125, 0.125, 0.0625]
 
 

@@ -298,26 +298,28 @@ def percentile(ordered: list[float], rank: float) -> float:
 def placement_plan(rows: list[Row]) -> Table:
     """Give the plan, with the options that there are by default."""
     told = of(rows, "task", "rpc", "join", "leave", "heartbeat")
+    yesterday = max(map(window, told)) - DAY  # the hours after that one are recent
     requests = [row for row in of(told, "task", "rpc") if row["peer"] or row["service_us"] is None]
+    answered = [row for row in of(told, "task", "rpc") if row["peer"] and row["service_us"] is not None]
+    with_worker = [row for row in of(told, "join", "leave", "heartbeat") if row["peer"]]
+    offered = {row["service"] for row in answered + with_worker}
     demand = grouped(requests, lambda row: (row["service"], row["group"] or ""))
     here, busy = _here(told), _busy(told)
-    of_service: dict[str, float] = defaultdict(float)
-    for (service, _), some in demand.items():
-        of_service[service] += weight(some)
     plan: Table = {}
-    for place in {*demand, *here}:
+    for place in (place for place in {*demand, *here} if place[0] in offered):
         some, slots, load = demand.get(place, []), here.get(place, []), busy.get(place, 0.0)
-        part = share(weight(some), of_service[place[0]])
-        turned_away = share(weight(row for row in some if row["outcome"] in ("refused", "timeout")), weight(some))
+        part = share(weight(some), weight(row for row in requests if row["service"] == place[0]))
+        lately = [row for row in some if window(row) > yesterday]
+        in_vain = share(weight(row for row in lately if row["outcome"] in ("refused", "timeout")), weight(lately))
         each, now = (statistics.mean(slots) if slots else 1.0), len(slots)
         least = 1 if part >= 0.05 else 0
         wanted = max(math.ceil(load / (each * 0.6)), least)
-        if turned_away > 0.01:
+        if in_vain > 0.01:
             wanted = max(wanted, now + 1)
         if wanted < now:
             wanted = min(now, max(math.ceil(load / (each * 0.6) * 1.5), least))
         plan[place] = {"workers_now": now, "workers_wanted": wanted, "share": part}
-        plan[place]["utilisation"] = load / (now * each) if now else 0.0
+        plan[place] |= {"requests": weight(some), "load": load, "utilisation": load / (now * each) if now else 0.0}
     for (service, _), row in plan.items():
         more = row["workers_wanted"] > row["workers_now"]
         fewer = row["workers_wanted"] < row["workers_now"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 
 import pytest
@@ -17,7 +18,7 @@ from scale0_spark.transforms.replication import Replication, replication_plan
 from scale0_spark.transforms.trends import trends
 
 from . import plain_reference as reference
-from .event_rows import DAY, HOUR, MONDAY, cases, frame, in_few_hours, plain, shuffled
+from .event_rows import DAY, HOUR, MONDAY, cases, frame, in_few_hours, plain, seconds, shuffled
 from .plain_reference import Table
 
 
@@ -65,8 +66,16 @@ def test_workers_and_brokers(spark: SparkSession, seeds: list[int]):
 
 def test_placement(spark: SparkSession, seeds: list[int]):
     rows = cases(seeds, 200)
+    chance = random.Random(seeds[-1])
+    for row in rows:  # clients that ask for something else; and outages that are over in some places
+        if row["outcome"] == "refused" and chance.random() < 0.2:
+            row["service"] = "misspelt"
+        elif row["outcome"] == "refused" and row["group"] == "south" and seconds(row["ts"]) > DAY / 2:
+            row["outcome"] = "cancelled"
     events = frame(spark, shuffled(rows, 3))
-    check(placement_plan(events), ["service", "group"], reference.placement_plan(rows))
+    wanted = reference.placement_plan(rows)
+    assert "misspelt" in {row["service"] for row in rows} - {service for service, _ in wanted}
+    check(placement_plan(events), ["service", "group"], wanted)
 
 
 def test_capacity(spark: SparkSession, seeds: list[int]):

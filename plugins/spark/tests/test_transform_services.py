@@ -288,6 +288,19 @@ def tasks_that_a_bridge_passes_on(log: Log) -> None:
         log.add("rpc", 10.0 + place, **worker, outcome="ok", queue_us=0, service_us=18 * 10**8)
 
 
+def turned_away(log: Log, last: float) -> None:
+    """Turn requests away more and less than a day before the last hour, and for names that nobody offers."""
+    for service, at in (("outage", last - DAY), ("turned away", last - DAY + HOUR)):
+        log.add("heartbeat", last, service=service, peer="w1", group="north")
+        fields = {"service": service, "group": "north", "queue_us": 1}
+        log.add("task", at, weight=9.0, **fields, outcome="timeout")
+        log.add("task", last, weight=91.0, **fields, peer="w1", outcome="ok", service_us=1)
+    for service in ("misspelt", "also misspelt"):
+        log.add("task", last, weight=1000.0, service=service, group="north", outcome="refused", queue_us=1)
+    log.add("rpc", last, service="answered", group="north", peer="w1", outcome="ok", queue_us=1, service_us=1)
+    log.add("rpc", last, service="answered", group="south", outcome="refused", queue_us=1)
+
+
 @pytest.fixture(scope="module")
 def plan(spark: SparkSession) -> DataFrame:
     """Make one plan for all services of the tests below, since a job costs seconds; none meets another."""
@@ -305,6 +318,7 @@ def plan(spark: SparkSession) -> DataFrame:
     come(heard, 3.1 * DAY, "heard", "w1")
     for one in (log, again):
         one.add("heartbeat", 8 * DAY, service="here", peer=one.broker, group="north")
+    turned_away(log, 8 * DAY)
     rows = (one.rows for one in (log, killed, again, silent, heard))
     table = placement_plan(frame(spark, *rows), Placement(alive_days=5.0))
     return spark.createDataFrame(table.toArrow(), table.schema)
@@ -317,12 +331,29 @@ def advised(plan: DataFrame, *columns: str) -> dict[str, tuple[Any, ...]]:
 def test_workers_are_wanted_where_requests_come_and_taken_from_where_none_do(plan: DataFrame):
     same(
         plan.where("service = 'echo'"),
-        "service group workers_now workers_wanted utilisation share advice reason",
-        ("echo", "east", 1, 0, 0.0, 0.0, "move", "only 0.0 % of the requests come here; other groups want workers"),
-        ("echo", "north", 1, 2, 1.0, 2 / 7, "add", "busy hours load the workers to 100.0 %"),
-        ("echo", "south", 2, 2, 0.25, 4 / 7, "keep", "busy hours load the workers to 25.0 %"),
-        ("echo", "west", 0, 1, 0.0, 1 / 7, "add", "100.0 % of the requests were refused or timed out"),
-    )
+        "service group workers_now workers_wanted utilisation share requests load advice reason",
+        ("echo", "east", 1, 0, 0.0, 0.0, 0.0, 0.0, "move",
+         "only 0.0 % of the requests come here; other groups want workers"),
+        ("echo", "north", 1, 2, 1.0, 2 / 7, 2.0, 1.0, "add", "busy hours load the workers to 100.0 %"),
+        ("echo", "south", 2, 2, 0.25, 4 / 7, 4.0, 0.5, "keep", "busy hours load the workers to 25.0 %"),
+        ("echo", "west", 0, 1, 0.0, 1 / 7, 1.0, 0.0, "add", "14.3 % of the requests come here, and no worker is"),
+    )  # fmt: skip
+
+
+def test_only_recent_requests_that_were_turned_away_ask_for_a_worker_more(plan: DataFrame):
+    found = advised(plan, "workers_now", "workers_wanted", "advice", "reason")
+    assert found["outage"][:3] == (1, 1, "keep")
+    assert found["turned away"] == (1, 2, "add", "9.0 % of the recent requests were refused or timed out")
+
+
+def test_nothing_is_advised_about_names_that_nobody_ever_offered(plan: DataFrame):
+    rows = {(row["service"], row["group"]): row["advice"] for row in plan.collect()}
+    assert not {"misspelt", "also misspelt"} & {service for service, _ in rows}
+    assert rows["answered", "south"] == "add"
+
+
+def test_load_is_that_of_the_busy_hours_among_those_in_which_there_was_work(plan: DataFrame):
+    assert advised(plan, "load")["idle"] == (0.6,)  # two hours of work in eight days
 
 
 def test_workers_with_little_to_do_are_taken_away_with_care(plan: DataFrame):

@@ -331,20 +331,22 @@ def placement_plan(rows: list[Row]) -> Table:
     return plan
 
 
-def anomalies(hours: Table, weeks: int, least_weeks: int, deviation: float) -> Table:
-    """Compare hours of trends; the floors are those by default."""
+def anomalies(rows: list[Row], weeks: int, least_weeks: int, deviation: float) -> Table:
+    """Look at every hour of every service, one after the other; the floors are those by default."""
     floors = {"requests": 1.0, "error_share": 0.005, "service_p99": 100.0}
-    last = max(start for start, _, _ in hours)
+    hours = trends(rows, "hour")
+    told = {window(row) for row in of(rows, "task", "rpc", "load")}
+    begin, last = min(told), max(told)
     table: Table = {}
     for service, kind in {key[1:] for key in hours}:
-        own = {start: values for (start, *of), values in hours.items() if of == [service, kind]}
-        starts = {start + 7 * DAY * week for start in own for week in range(1, weeks + 1)}
-        for start in (start for start in starts if start < last):
-            earlier = [own[then] for week in range(1, weeks + 1) if (then := start - 7 * DAY * week) in own]
+        own = {start: values for (start, *name), values in hours.items() if name == [service, kind]}
+        for start in (begin + HOUR * number for number in range(round((last - begin) / HOUR))):
             for measure, floor in floors.items():
-                before = [values[measure] for values in earlier if values[measure] is not None]
-                now = own.get(start, {"requests": 0.0}).get(measure)
-                if len(before) < least_weeks or now is None:
+                now = _in_hour(own, start, measure, silent=True)
+                past = [start - 7 * DAY * week for week in range(1, weeks + 1)]
+                found = [_in_hour(own, then, measure, silent=then in told and then > min(own)) for then in past]
+                before = [value for value in found if value is not None]
+                if len(before) < min(least_weeks, weeks) or now is None:
                     continue
                 expected = statistics.median(before)
                 usual = 1.4826 * statistics.median(abs(value - expected) for value in before)
@@ -354,3 +356,10 @@ def anomalies(hours: Table, weeks: int, least_weeks: int, deviation: float) -> T
                         "value": now, "expected": expected, "deviation": off, "weeks": len(before)
                     }  # fmt: skip
     return table
+
+
+def _in_hour(own: dict[float, Row], start: float, measure: str, *, silent: bool) -> float | None:
+    """Give what was measured in an hour; where nothing was, and it is known to be so, that is no request."""
+    if start in own:
+        return own[start][measure]
+    return 0.0 if silent and measure == "requests" else None

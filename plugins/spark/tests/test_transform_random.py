@@ -18,7 +18,7 @@ from scale0_spark.transforms.replication import Replication, replication_plan
 from scale0_spark.transforms.trends import trends
 
 from . import plain_reference as reference
-from .event_rows import DAY, HOUR, MONDAY, cases, frame, in_few_hours, plain, seconds, shuffled
+from .event_rows import DAY, HOUR, MONDAY, WEEK, cases, frame, in_few_hours, plain, seconds, shuffled
 from .plain_reference import Table
 
 
@@ -103,7 +103,15 @@ def test_songs(spark: SparkSession, seeds: list[int], half_life: float, as_of_da
 
 def test_anomalies(spark: SparkSession, seeds: list[int]):
     rows = in_few_hours(cases(seeds, 500, days=42.0), 5 * HOUR)
+    chance = random.Random(seeds[-1])
+    for row in rows:  # some are silent at some hours, and most of them in some weeks
+        at = seconds(row["ts"])
+        if row["service"] == "sum/0" and at % WEEK < HOUR and at < 5 * WEEK:
+            row["service"] = "sum/1"
+        elif WEEK <= at < 2 * WEEK and at % WEEK > 4 * HOUR and chance.random() < 0.9:
+            row["kind"] = "load"
     options = Anomalies(weeks=4, least_weeks=2, deviation=1.5)
-    wanted = reference.anomalies(reference.trends(rows, "hour"), 4, 2, 1.5)
+    wanted = reference.anomalies(rows, 4, 2, 1.5)
+    assert any(measure == "requests" and values["expected"] == 0.0 for (*_, measure), values in wanted.items())
     assert {key[3] for key in wanted} == {"requests", "error_share", "service_p99"}
     check(anomalies(frame(spark, rows), options), ["window_start", "service", "kind", "measure"], wanted)

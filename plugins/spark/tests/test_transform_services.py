@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from scale0_spark import tables
 from scale0_spark.transforms.anomalies import Anomalies, anomalies
 from scale0_spark.transforms.availability import availability, flapping
 from scale0_spark.transforms.capacity import Capacity, capacity
 from scale0_spark.transforms.placement import Placement, placement_plan
 from scale0_spark.transforms.worker_hours import worker_hours
 
-from .event_rows import DAY, HOUR, MONDAY, WEEK, Log, frame, plain
+from .event_rows import DAY, HOUR, MONDAY, WEEK, Log, Row, frame, of_arrow, plain, store
 
 WORKER = {"service": "echo", "peer": "w1", "group": "north"}
 
@@ -401,3 +405,74 @@ def test_an_hour_is_unusual_when_it_is_unlike_the_same_hour_of_the_weeks_before(
         (after(3 * WEEK + HOUR), "echo", "task", "service_p99", 10_000.0, 1000.0, 90.0, 3),
         (after(3 * WEEK + DAY), "echo", "task", "requests", 0.0, 100.0, -20.0, 3),
     )
+
+
+def test_requests_at_an_hour_that_is_always_silent_are_unusual_and_those_of_a_new_service_are_not(spark: SparkSession):
+    log = Log()
+    for week in range(4):
+        for day in range(7):
+            log.add("load", week * WEEK + day * DAY + 3 * HOUR, group="north")  # nobody asks for anything at three
+            hour_of_requests(log, week * WEEK + day * DAY + 9 * HOUR, 10)
+    hour_of_requests(log, 3 * WEEK + 3 * HOUR, 40)
+    hour_of_requests(log, 3 * WEEK + 4 * HOUR, 40)  # nobody told of anything at four; who knows how it was
+    for hour in range(10, 20):
+        log.add("task", 3 * WEEK + hour * HOUR, weight=99.0, service="new", outcome="ok", queue_us=1, service_us=1)
+    same(
+        anomalies(frame(spark, log.rows)).where("measure = 'requests'"),
+        "window_start service kind measure value expected deviation weeks",
+        (after(3 * WEEK + 3 * HOUR), "echo", "task", "requests", 40.0, 0.0, 40.0, 2),  # it was new in the first week
+    )
+
+
+def test_an_hour_may_be_compared_with_one_week(spark: SparkSession):
+    log = Log()
+    for week, requests in enumerate((10, 20)):
+        hour_of_requests(log, week * WEEK, requests)
+        hour_of_requests(log, week * WEEK + HOUR, 1)
+    (row,) = plain(anomalies(frame(spark, log.rows), Anomalies(weeks=1)))
+    assert (row["window_start"], row["value"], row["expected"], row["weeks"]) == (WEEK, 20.0, 10.0, 1)
+
+
+def weeks_of_requests() -> list[Row]:
+    """Tell of six weeks, with odd hours in the fourth and in the last one."""
+    log = Log()
+    log.add("join", 0.0, **WORKER, count=1)
+    for week in range(6):
+        for day in range(2):
+            hour_of_requests(log, week * WEEK + day * DAY, 50 if (week, day) in ((3, 0), (5, 0), (5, 1)) else 10)
+            hour_of_requests(log, week * WEEK + day * DAY + HOUR, 10)
+    return log.rows
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), [3 * WEEK, 5 * WEEK, 5 * WEEK + DAY]),
+        (("--since", after(4 * WEEK).isoformat()), [5 * WEEK, 5 * WEEK + DAY]),
+        (("--since", after(5 * WEEK + 1).isoformat()), [5 * WEEK + DAY]),
+        (("--since", after(5 * WEEK).isoformat(), "--until", after(5 * WEEK + DAY).isoformat()), [5 * WEEK]),
+        (("--until", after(4 * WEEK).isoformat()), [3 * WEEK]),
+        (("--since", after(5 * WEEK).isoformat(), "--weeks", "2"), [5 * WEEK + DAY]),  # 10 and 50 before
+    ],
+)
+def test_the_job_reads_the_weeks_before_the_time_that_it_is_asked_about(
+    run_here: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], found: list[float]
+):
+    place = ("--events", str(tmp_path / "events"), "--out", str(tmp_path), "--quiet")
+    store(tmp_path / "events", weeks_of_requests(), "some")
+    run_here("anomalies", *place, *(word.replace("+00:00", "") for word in words))
+    rows = of_arrow(tables.read(tmp_path, "anomalies"))
+    assert [row["window_start"] for row in rows if row["measure"] == "requests"] == found
+
+
+def test_among_all_jobs_only_those_that_compare_weeks_read_them(run_here: Callable[..., Result], tmp_path: Path):
+    rows = weeks_of_requests()
+    store(tmp_path / "events", rows, "some")
+    store(tmp_path / "events", rows[::7], "again")
+    since = after(5 * WEEK).isoformat().replace("+00:00", "")
+    run_here("run", "--events", str(tmp_path / "events"), "--out", str(tmp_path), "--since", since, "--quiet")
+    unusual = of_arrow(tables.read(tmp_path, "anomalies"))
+    assert [row["window_start"] for row in unusual if row["measure"] == "requests"] == [5 * WEEK, 5 * WEEK + DAY]
+    assert {row["value"] for row in unusual} == {50.0}  # each event once
+    days = of_arrow(tables.read(tmp_path, "trends_day"))
+    assert {row["window_start"]: row["requests"] for row in days} == {5 * WEEK: 60.0, 5 * WEEK + DAY: 60.0}

@@ -11,6 +11,8 @@ percentiles of a service that they share lean to the one with the highest rate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -42,12 +44,14 @@ def passed_on() -> Column:
     return (F.col("kind") == "task") & F.col("peer").isNull() & F.col("service_us").isNotNull()
 
 
-def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:
+def trends(
+    events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY, kinds: Sequence[str] = KINDS
+) -> DataFrame:
     """Give a row for each window, service and kind of requests; `every` is `second`, `minute`, `hour` or `day`."""
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     key, start = (window(every), "window.start") if events.isStreaming else (window_start(every), "window_start")
     counted = (
-        events.where(F.col("kind").isin(*KINDS))
+        events.where(F.col("kind").isin(*kinds))
         .groupBy(key, "service", "kind")
         .agg(
             total().alias("requests"),

@@ -243,8 +243,8 @@ def replication_plan(
     plan: Table = {}
     for (song, server), some in since.items():
         holders = sorted((-seen, holder) for (name, holder), seen in holds.items() if name == song)
-        if some and holders and server in alive and weight(some) >= wanted:
-            score = sum(row["weight"] * 0.5 ** ((now - at(row)) / DAY / half_life_days) for row in some)
+        score = sum(row["weight"] * 0.5 ** ((now - at(row)) / DAY / half_life_days) for row in some)
+        if some and holders and server in alive and weight(some) >= wanted and score >= wanted / 2:
             plan[song, server] = {"source": holders[0][1], "score": score, "wanted": weight(some)}
     best: Table = {}
     for keys in grouped([{"key": key} for key in plan], lambda row: (row["key"][1],)).values():

@@ -86,14 +86,14 @@ def test_capacity(spark: SparkSession, seeds: list[int]):
     check(capacity(frame(spark, shuffled(rows, 3)), Capacity(days=3)), ["window_start", "service"], wanted)
 
 
-@pytest.mark.parametrize(("half_life", "as_of_day"), [(7.0, None), (0.01, 30.0)])
-def test_songs(spark: SparkSession, seeds: list[int], half_life: float, as_of_day: float | None):
+@pytest.mark.parametrize(("half_life", "as_of_day", "least"), [(3.0, None, 2.0), (0.01, 30.0, 0.0)])
+def test_songs(spark: SparkSession, seeds: list[int], half_life: float, as_of_day: float | None, least: float):
     rows = cases(seeds[:2] + seeds[-2:], 60, days=20.0)
     events = frame(spark, shuffled(rows, 4))
     as_of = None if as_of_day is None else as_of_day * DAY
     moment = None if as_of is None else MONDAY.timestamp() + as_of
-    options = Replication(wanted=1.0, per_server=1, half_life_days=half_life, alive_days=12.0, as_of=moment)
-    wanted = reference.replication_plan(rows, 1.0, 1, half_life, 12.0, as_of)
+    options = Replication(wanted=least, per_server=1, half_life_days=half_life, alive_days=12.0, as_of=moment)
+    wanted = reference.replication_plan(rows, least, 1, half_life, 12.0, as_of)
     check(replication_plan(events, options), ["song", "server"], wanted)
     chosen, songs = Popularity(half_life, moment), reference.popularity(rows, half_life, as_of)
     check(popularity(events, chosen), ["song"], songs)

@@ -161,7 +161,7 @@ def unseeded_generators() -> dict[tuple[str, str], int]:
         (name_of(path), inside): node.lineno
         for path in (*pure, *PURE_CLIENT)
         for inside, node in calls(path)
-        if called(node) in {"Random", "default_rng"} and not node.args
+        if last_name(node.func) in {"Random", "default_rng"} and not node.args
     }
 
 
@@ -321,6 +321,11 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield from walk(child, inside)
 
     return walk(TREES[path], "")
+
+
+def last_name(node: ast.expr) -> str:
+    """Give the name of what is called, without where it is from."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def called(node: ast.Call) -> str:

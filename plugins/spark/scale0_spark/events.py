@@ -7,8 +7,8 @@ day lie in a folder of their own, and a job reads only those that it asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timezone
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from scale0_core.api import events
 from scale0_core.cli.kit import NegativeError
 from scale0_spark.columns import COLUMNS, too_new
+from scale0_spark.tables import TIME
 
 _TYPES: dict[str, DataType] = {
     "short": ShortType(),
@@ -50,6 +51,9 @@ LATE = "1 hour"
 Repeats = list[tuple[int]]
 """Blocks of events of which some came more than once."""
 
+Earlier = Mapping[str, timedelta | None]
+"""Kinds of which events from before a span are read as well, and how far back; None for all."""
+
 MANY_BLOCKS = 50_000
 """With repeats in more blocks than that, looking at all events alike is the cheaper way."""
 
@@ -61,12 +65,12 @@ def read_events(
     since: datetime | None = None,
     until: datetime | None = None,
     *,
-    earlier: Iterable[str] = (),
+    earlier: Earlier | None = None,
 ) -> DataFrame:
     """Read stored events of these kinds, from `since` on and before `until`; repeats are still among them.
 
-    Of the kinds `earlier`, what was before `since` is read as well. Events of a later version are an error when one is
-    read.
+    Of the kinds `earlier`, what was before `since` is read as well, as far back as is told there. Events of a later
+    version are an error when one is read.
     """
     return chosen(stored_events(spark, folder), kinds, since, until, earlier=earlier)
 
@@ -89,7 +93,7 @@ def chosen(
     since: datetime | None = None,
     until: datetime | None = None,
     *,
-    earlier: Iterable[str] = (),
+    earlier: Earlier | None = None,
 ) -> DataFrame:
     """Choose among stored events, as `read_events` does; files of other kinds and days are not read."""
     return of_known_versions(between(of_kinds(stored, kinds), since, until, earlier))
@@ -133,15 +137,40 @@ def of_kinds(found: DataFrame, kinds: Iterable[str] | None) -> DataFrame:
     return found if kinds is None else found.where(F.col("kind").isin(*kinds))
 
 
-def between(found: DataFrame, since: datetime | None, until: datetime | None, earlier: Iterable[str] = ()) -> DataFrame:
+def between(
+    found: DataFrame, since: datetime | None, until: datetime | None, earlier: Earlier | None = None
+) -> DataFrame:
     """Keep events from `since` on, or `earlier` kinds, and before `until`; folders of other days are not read."""
     if since is not None:
-        always = F.col("kind").isin(*earlier)
-        found = found.where(always | (F.col("date") >= F.lit(_utc(since).date())))  # by itself: it chooses folders
-        found = found.where(always | (F.col("ts") >= F.lit(_utc(since))))
+        begins = {kind: _before(since, back) for kind, back in (earlier or {}).items()}
+        found = found.where(_from("date", since, begins))  # by itself: it chooses folders
+        found = found.where(_from("ts", since, begins))
     if until is not None:
         found = found.where((F.col("date") <= F.lit(_utc(until).date())) & (F.col("ts") < F.lit(_utc(until))))
     return found
+
+
+def windows_from(table: DataFrame, since: datetime) -> DataFrame:
+    """Leave out what a table tells of windows that began before; it was made of earlier events to compare with."""
+    return table.where(F.col(TIME) >= F.lit(_utc(since)))
+
+
+def _before(since: datetime, back: timedelta | None) -> datetime | None:
+    try:
+        return None if back is None else since - back
+    except OverflowError:  # before the first of all years
+        return None
+
+
+def _from(column: str, since: datetime, begins: Mapping[str, datetime | None]) -> Column:
+    def reached(moment: datetime) -> Column:
+        return F.col(column) >= F.lit(_utc(moment).date() if column == "date" else _utc(moment))
+
+    kept = reached(since)
+    for kind, begin in begins.items():
+        of_kind = F.col("kind") == kind
+        kept = kept | (of_kind if begin is None else of_kind & reached(begin))
+    return kept
 
 
 def deduplicated(found: DataFrame, late: str = LATE, repeats: Repeats | None = None) -> DataFrame:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 
 import attrs
 from pyspark.sql import DataFrame
@@ -47,6 +48,18 @@ class Job:
     tables: Mapping[str, Transform]
     earlier: tuple[str, ...] = ()
     """Kinds of which it needs events from before the span, too: how many tasks at once, a worker says when it joins."""
+    weeks_before: Callable[[Options], int] | None = None
+    """How many weeks before the span it needs all its kinds of, for rows of the span alone; none if None."""
+
+    def reach(self, options: Options) -> dict[str, timedelta | None]:
+        """Give how far before the span it reads events of each of its kinds; None for all that there are."""
+        back: timedelta | None = timedelta()
+        if self.weeks_before is not None:
+            try:
+                back = timedelta(weeks=self.weeks_before(options))
+            except OverflowError:  # more than there is time
+                back = None
+        return {kind: None if kind in self.earlier else back for kind in self.kinds}
 
 
 def _trends(every: str) -> Transform:
@@ -112,11 +125,22 @@ _ALL = (
         "hours that are unlike those of the weeks before",
         anomalies.KINDS,
         {"anomalies": lambda events, options: anomalies.anomalies(events, options.anomalies)},
+        weeks_before=lambda options: options.anomalies.weeks,
     ),
 )
 
 JOBS: Mapping[str, Job] = {job.name: job for job in _ALL}
 """The jobs by name."""
+
+
+def reach(jobs: Iterable[Job], options: Options) -> dict[str, timedelta | None]:
+    """Give how far before the span jobs together read events of each of their kinds; None for all that there are."""
+    found: dict[str, timedelta | None] = {}
+    for job in jobs:
+        for kind, back in job.reach(options).items():
+            other = found.get(kind, back)
+            found[kind] = None if back is None or other is None else max(back, other)
+    return found
 
 
 def run(job: Job, events: DataFrame, options: Options | None = None) -> dict[str, DataFrame]:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
+from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -219,30 +220,44 @@ class AdviceMessage:
 
 
 def write_advice(rows: Iterable[Mapping[str, Any]], as_of: str) -> AdviceMessage:
-    """Write the rows of a placement plan as far as they fit: those that advise a change go first.
+    """Write the rows of a placement plan as far as they fit, those that matter most first.
+
+    Where workers are missing comes before where there are too many, and both before where nothing changes; among these
+    the places with the highest load, then those with the most requests.
 
     :param as_of: when the plan was made, in UTC: 2026-01-31T12:00:00Z.
     """
-    checked: list[dict[str, Any]] = []
+    checked: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     left_out = 0
     for number, row in enumerate(rows, 1):
         if not (_fits(row.get("service")) and (_is_null(row.get("group")) or _fits(row["group"], least=0))):
             left_out += 1  # what clients ask for may be called anything, and one of them is no reason to tell nothing
             continue
         try:
-            checked.append(_advice(row))
+            checked.append((_importance(row), _advice(row)))
         except ValueError as error:
             raise PlanError(f"row {number}: {error}") from None
-    checked.sort(key=lambda row: row["advice"] == "keep")
+    checked.sort(key=itemgetter(0))
     texts: list[str] = []
     room = LARGEST_ADVICE - KIB
-    for text in map(json.dumps, checked[:MOST_ADVICE]):
+    for text in (json.dumps(advice) for _, advice in checked[:MOST_ADVICE]):
         room -= len(text) + 1
         if room < 0:
             break
         texts.append(text)
     body = f'{{"as_of":{json.dumps(as_of)},"rows":[{",".join(texts)}]}}'.encode()
     return AdviceMessage(body, len(texts), left_out + len(checked) - len(texts))
+
+
+_FIRST = {"add": 0, "keep": 2}
+"""Too few workers harm somebody, too many only cost; no change can wait."""
+
+
+def _importance(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Give what rows are put in order by; a table of an earlier version has neither load nor requests."""
+    load, requests = (_number(row, name) or 0.0 for name in ("load", "requests"))
+    group = (1, "") if _is_null(row.get("group")) else (0, row["group"])
+    return _FIRST.get(_text(row, "advice"), 1), -load, -requests, row["service"], group
 
 
 def _advice(row: Mapping[str, Any]) -> dict[str, Any]:

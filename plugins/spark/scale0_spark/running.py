@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -145,12 +145,15 @@ def run_jobs(
 ) -> list[tables.Entry]:
     """Run jobs one after the other in one session, and write their tables."""
     _check_folder(span, place)
-    from .jobs import JOBS
+    from .jobs import JOBS, Options
 
+    chosen = options or Options()
     with session("scale0 " + " ".join(names), place, progress) as spark:
         jobs = [JOBS[name] for name in names]
-        events = _events_of(spark, jobs, span, progress)
-        return [entry for job in jobs for entry in _run_job(spark, job, events[job.name], out, progress, options)]
+        events = _events_of(spark, jobs, span, chosen, progress)
+        return [
+            entry for job in jobs for entry in _run_job(spark, job, events[job.name], out, progress, chosen, span.since)
+        ]
 
 
 def _check_folder(span: Span, place: Place) -> None:
@@ -162,28 +165,42 @@ def _check_folder(span: Span, place: Place) -> None:
         )  # fmt: skip
 
 
-def _events_of(spark: SparkSession, jobs: Sequence[Job], span: Span, progress: Progress) -> dict[str, DataFrame]:
+def _events_of(
+    spark: SparkSession, jobs: Sequence[Job], span: Span, options: Options, progress: Progress
+) -> dict[str, DataFrame]:
     """Give the events of each job, each once. Files are listed and repeats looked for once for all jobs."""
     from .events import chosen, deduplicated, repeats_in, stored_events
+    from .jobs import reach
 
     with explained("reading events"), progress.during("reading events", job_look(spark)):
         stored = stored_events(spark, str(span.folder.absolute()))
 
-        def of(kinds: Iterable[str], earlier: Iterable[str]) -> DataFrame:
-            return chosen(stored, sorted(set(kinds)), span.since, span.until, earlier=sorted(set(earlier)))
+        def of(*some: Job) -> DataFrame:
+            kinds = sorted({kind for job in some for kind in job.kinds})
+            earlier = {kind: back for kind, back in reach(some, options).items() if back != timedelta()}
+            return chosen(stored, kinds, span.since, span.until, earlier=earlier)
 
-        all_of_them = of([kind for job in jobs for kind in job.kinds], [kind for job in jobs for kind in job.earlier])
-        repeats = repeats_in(all_of_them)
-        return {job.name: deduplicated(of(job.kinds, job.earlier), repeats=repeats) for job in jobs}
+        repeats = repeats_in(of(*jobs))
+        return {job.name: deduplicated(of(job), repeats=repeats) for job in jobs}
 
 
 def _run_job(
-    spark: SparkSession, job: Job, events: DataFrame, out: Path, progress: Progress, options: Options | None
+    spark: SparkSession,
+    job: Job,
+    events: DataFrame,
+    out: Path,
+    progress: Progress,
+    options: Options,
+    since: datetime | None,
 ) -> list[tables.Entry]:
+    from .events import windows_from
     from .jobs import run
 
     with explained(f"the job {job.name}"):
-        return [_write(spark, out, name, frame, progress) for name, frame in run(job, events, options).items()]
+        made = run(job, events, options)
+        if since is not None and job.weeks_before is not None:
+            made = {name: windows_from(frame, since) for name, frame in made.items()}
+        return [_write(spark, out, name, frame, progress) for name, frame in made.items()]
 
 
 def _write(spark: SparkSession, out: Path, name: str, frame: DataFrame, progress: Progress) -> tables.Entry:

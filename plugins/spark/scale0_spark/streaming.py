@@ -110,7 +110,7 @@ _ALL = (
         "anomalies",
         anomalies.KINDS,
         trends.KEYS,
-        lambda events, options: trends.trends(events, "hour"),
+        lambda events, options: anomalies.told_hours(events),
         lambda sums, options: anomalies.unusual(sums, options.anomalies),
     ),
     Stream(

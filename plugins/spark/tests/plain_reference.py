@@ -182,7 +182,10 @@ def _slots(joins: list[Row], hour: float) -> int:
     return max(so_far, key=lambda row: (row["ts"], row["seq"]))["count"] or 1 if so_far else 1
 
 
-def capacity(rows: list[Row], least_hours: int) -> Table:
+def capacity(rows: list[Row], least_days: int) -> Table:
+    told = of(rows, "task", "rpc", "join", "heartbeat")
+    heard = max(map(at, told))
+    not_over = heard // HOUR * HOUR
     joins = grouped(of(rows, "join"), _worker)
     served = [row for row in of(rows, "task", "rpc") if row["peer"] and row["service_us"] is not None]
     begin = min(map(window, served + of(rows, "heartbeat")))
@@ -191,23 +194,31 @@ def capacity(rows: list[Row], least_hours: int) -> Table:
     for key, some in grouped(there, lambda row: (window(row), row["service"])).items():
         workers = {_worker(row) for row in some}
         busy = sum(row["service_us"] * row["weight"] for row in of(some, "task", "rpc")) / 1e6
-        table[key] = {
-            "workers": len(workers),
-            "busy_s": busy,
-            "utilisation": busy / HOUR / sum(_slots(joins[worker], key[0]) for worker in workers),
-        }
+        had = max(heard - not_over, 60.0) if key[0] == not_over else HOUR
+        slots = sum(_slots(joins[worker], key[0]) for worker in workers)
+        table[key] = {"workers": len(workers), "busy_s": busy, "utilisation": busy / had / slots}
     for service in {service for _, service in table}:
-        hours = sorted(start for start, name in table if name == service)
-        slope = full_at = None
-        if len(hours) >= least_hours:
-            days = [start / DAY for start in hours]
-            line = statistics.linear_regression(days, [table[start, service]["utilisation"] for start in hours])
-            slope = line.slope
-            left = (1.0 - (line.intercept + slope * days[-1])) / slope if slope > 0 else math.inf
-            full_at = hours[-1] + max(left, 0.0) * DAY if left <= 365.0 else None
-        for start in hours:
-            table[start, service] |= {"forecast_per_day": slope, "saturation_at": full_at}
+        own = {start: values["utilisation"] for (start, name), values in table.items() if name == service}
+        forecast = _forecast(own, not_over, least_days)
+        for start in own:
+            table[start, service] |= forecast
     return table
+
+
+def _forecast(hours: dict[float, float], end: float, least_days: int) -> Row:
+    """Draw the line through days that end with the last whole hour, each as busy as its busy hours."""
+    days: dict[float, float] = {}
+    until = end
+    while until - DAY > min(hours):
+        if some := [use for start, use in hours.items() if until - DAY <= start < until]:
+            days[until] = percentile(sorted(some), 0.95)
+        until -= DAY
+    if len(days) < least_days:
+        return {"forecast_per_day": None, "forecast_now": None, "saturation_at": None}
+    line = statistics.linear_regression([(moment - end) / DAY for moment in days], list(days.values()))
+    left = (1.0 - line.intercept) / line.slope if line.slope > 0 else math.inf
+    full_at = end + max(left, 0.0) * DAY if left <= 365.0 else None
+    return {"forecast_per_day": line.slope, "forecast_now": line.intercept, "saturation_at": full_at}
 
 
 def replication_plan(
@@ -232,8 +243,8 @@ def replication_plan(
     plan: Table = {}
     for (song, server), some in since.items():
         holders = sorted((-seen, holder) for (name, holder), seen in holds.items() if name == song)
-        if some and holders and server in alive and weight(some) >= wanted:
-            score = sum(row["weight"] * 0.5 ** ((now - at(row)) / DAY / half_life_days) for row in some)
+        score = sum(row["weight"] * 0.5 ** ((now - at(row)) / DAY / half_life_days) for row in some)
+        if some and holders and server in alive and weight(some) >= wanted and score >= wanted / 2:
             plan[song, server] = {"source": holders[0][1], "score": score, "wanted": weight(some)}
     best: Table = {}
     for keys in grouped([{"key": key} for key in plan], lambda row: (row["key"][1],)).values():
@@ -287,26 +298,28 @@ def percentile(ordered: list[float], rank: float) -> float:
 def placement_plan(rows: list[Row]) -> Table:
     """Give the plan, with the options that there are by default."""
     told = of(rows, "task", "rpc", "join", "leave", "heartbeat")
+    yesterday = max(map(window, told)) - DAY  # the hours after that one are recent
     requests = [row for row in of(told, "task", "rpc") if row["peer"] or row["service_us"] is None]
+    answered = [row for row in of(told, "task", "rpc") if row["peer"] and row["service_us"] is not None]
+    with_worker = [row for row in of(told, "join", "leave", "heartbeat") if row["peer"]]
+    offered = {row["service"] for row in answered + with_worker}
     demand = grouped(requests, lambda row: (row["service"], row["group"] or ""))
     here, busy = _here(told), _busy(told)
-    of_service: dict[str, float] = defaultdict(float)
-    for (service, _), some in demand.items():
-        of_service[service] += weight(some)
     plan: Table = {}
-    for place in {*demand, *here}:
+    for place in (place for place in {*demand, *here} if place[0] in offered):
         some, slots, load = demand.get(place, []), here.get(place, []), busy.get(place, 0.0)
-        part = share(weight(some), of_service[place[0]])
-        turned_away = share(weight(row for row in some if row["outcome"] in ("refused", "timeout")), weight(some))
+        part = share(weight(some), weight(row for row in requests if row["service"] == place[0]))
+        lately = [row for row in some if window(row) > yesterday]
+        in_vain = share(weight(row for row in lately if row["outcome"] in ("refused", "timeout")), weight(lately))
         each, now = (statistics.mean(slots) if slots else 1.0), len(slots)
         least = 1 if part >= 0.05 else 0
         wanted = max(math.ceil(load / (each * 0.6)), least)
-        if turned_away > 0.01:
+        if in_vain > 0.01:
             wanted = max(wanted, now + 1)
         if wanted < now:
             wanted = min(now, max(math.ceil(load / (each * 0.6) * 1.5), least))
         plan[place] = {"workers_now": now, "workers_wanted": wanted, "share": part}
-        plan[place]["utilisation"] = load / (now * each) if now else 0.0
+        plan[place] |= {"requests": weight(some), "load": load, "utilisation": load / (now * each) if now else 0.0}
     for (service, _), row in plan.items():
         more = row["workers_wanted"] > row["workers_now"]
         fewer = row["workers_wanted"] < row["workers_now"]
@@ -318,20 +331,22 @@ def placement_plan(rows: list[Row]) -> Table:
     return plan
 
 
-def anomalies(hours: Table, weeks: int, least_weeks: int, deviation: float) -> Table:
-    """Compare hours of trends; the floors are those by default."""
+def anomalies(rows: list[Row], weeks: int, least_weeks: int, deviation: float) -> Table:
+    """Look at every hour of every service, one after the other; the floors are those by default."""
     floors = {"requests": 1.0, "error_share": 0.005, "service_p99": 100.0}
-    last = max(start for start, _, _ in hours)
+    hours = trends(rows, "hour")
+    told = {window(row) for row in of(rows, "task", "rpc", "load")}
+    begin, last = min(told), max(told)
     table: Table = {}
     for service, kind in {key[1:] for key in hours}:
-        own = {start: values for (start, *of), values in hours.items() if of == [service, kind]}
-        starts = {start + 7 * DAY * week for start in own for week in range(1, weeks + 1)}
-        for start in (start for start in starts if start < last):
-            earlier = [own[then] for week in range(1, weeks + 1) if (then := start - 7 * DAY * week) in own]
+        own = {start: values for (start, *name), values in hours.items() if name == [service, kind]}
+        for start in (begin + HOUR * number for number in range(round((last - begin) / HOUR))):
             for measure, floor in floors.items():
-                before = [values[measure] for values in earlier if values[measure] is not None]
-                now = own.get(start, {"requests": 0.0}).get(measure)
-                if len(before) < least_weeks or now is None:
+                now = _in_hour(own, start, measure, silent=True)
+                past = [start - 7 * DAY * week for week in range(1, weeks + 1)]
+                found = [_in_hour(own, then, measure, silent=then in told and then > min(own)) for then in past]
+                before = [value for value in found if value is not None]
+                if len(before) < min(least_weeks, weeks) or now is None:
                     continue
                 expected = statistics.median(before)
                 usual = 1.4826 * statistics.median(abs(value - expected) for value in before)
@@ -341,3 +356,10 @@ def anomalies(hours: Table, weeks: int, least_weeks: int, deviation: float) -> T
                         "value": now, "expected": expected, "deviation": off, "weeks": len(before)
                     }  # fmt: skip
     return table
+
+
+def _in_hour(own: dict[float, Row], start: float, measure: str, *, silent: bool) -> float | None:
+    """Give what was measured in an hour; where nothing was, and it is known to be so, that is no request."""
+    if start in own:
+        return own[start][measure]
+    return 0.0 if silent and measure == "requests" else None

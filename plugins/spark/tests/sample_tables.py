@@ -93,7 +93,7 @@ def _capacity(hour: datetime, service: str, number: int, days: int) -> dict[str,
     full = START + timedelta(days=days + 3) if number == 0 else None
     return {
         "window_start": hour, "service": service, "workers": 4, "busy_s": use * 4 * 3600, "utilisation": use,
-        "forecast_per_day": 0.03, "saturation_at": full,
+        "forecast_per_day": 0.03, "forecast_now": 0.6 / (number + 1) + 0.03 * days + 0.1, "saturation_at": full,
     }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from scale0_core.api import events as core
 from scale0_core.cli.kit import NegativeError
 from scale0_spark import events as module
 from scale0_spark.columns import COLUMNS
-from scale0_spark.events import SCHEMA, deduplicated, read_events
-from scale0_spark.jobs import JOBS, run
+from scale0_spark.events import SCHEMA, between, deduplicated, read_events
+from scale0_spark.jobs import JOBS, Options, reach, run
 from scale0_spark.streaming import STREAMS
+from scale0_spark.transforms.anomalies import Anomalies
 from scale0_spark.zpipes.payloads import EVENT_COLUMNS
 
 from .event_rows import DAY, MONDAY, Log, by_chance, frame, plain, store
@@ -85,14 +86,40 @@ def test_of_some_kinds_earlier_events_are_read_as_well(
     log.add("join", 5.0, service="echo", peer="w", group="north", count=4)
     for day in range(3):
         log.add("task", day * DAY + 6.0, service="echo", peer="w", outcome="ok", queue_us=1, service_us=36 * 10**8)
+    log.add("heartbeat", 2 * DAY + 3600.0, service="other", peer="w")  # the hour is over
     store(tmp_path, log.rows, "some")
     job = JOBS["capacity"]
-    found = read_events(spark, str(tmp_path), job.kinds, MONDAY + timedelta(days=1, seconds=9), earlier=job.earlier)
-    assert sorted((row["kind"], row["ts"]) for row in plain(found)) == [("join", 5.0), ("task", 2 * DAY + 6.0)]
-    assert [row["utilisation"] for row in plain(run(job, found)["capacity"])] == [0.25]
+    found = read_events(
+        spark, str(tmp_path), job.kinds, MONDAY + timedelta(days=1, seconds=9), earlier=dict.fromkeys(job.earlier)
+    )
+    told = sorted((row["kind"], row["ts"]) for row in plain(found) if row["kind"] != "heartbeat")
+    assert told == [("join", 5.0), ("task", 2 * DAY + 6.0)]
+    assert {row["service"]: row["utilisation"] for row in plain(run(job, found)["capacity"])}["echo"] == 0.25
     found.explain()
     (filters,) = re.findall(r"PartitionFilters: \[(.*?)\]", capsys.readouterr().out)
     assert "date" in filters
+
+
+def test_jobs_together_read_each_kind_from_when_the_first_of_them_needs_it(spark: SparkSession):
+    options, weeks, none = Options(anomalies=Anomalies(weeks=2)), timedelta(weeks=2), timedelta()
+    assert JOBS["anomalies"].reach(options) == {"task": weeks, "rpc": weeks, "load": weeks}
+    together = reach([JOBS[name] for name in ("trends", "anomalies", "availability", "capacity")], options)
+    assert together == {"task": weeks, "rpc": weeks, "load": weeks, "join": None, "leave": none, "heartbeat": none}
+    log = Log()
+    for kind in ("task", "heartbeat", "join"):
+        for days in (-16, -13, 1):
+            log.add(kind, days * DAY, service="echo", peer="w")
+    found = between(frame(spark, log.rows), MONDAY, MONDAY + timedelta(days=2), together)
+    wanted = [(kind, days * DAY) for kind, days in (("heartbeat", 1), ("join", -16), ("join", -13), ("join", 1))]
+    assert sorted((row["kind"], row["ts"]) for row in plain(found)) == [*wanted, ("task", -13 * DAY), ("task", DAY)]
+
+
+@pytest.mark.parametrize("weeks", [10**6, 10**9])
+def test_more_weeks_than_there_is_time_are_all(spark: SparkSession, weeks: int):
+    log = Log()
+    log.add("task", -999 * DAY, service="echo")
+    earlier = JOBS["anomalies"].reach(Options(anomalies=Anomalies(weeks=weeks)))
+    assert between(frame(spark, log.rows), MONDAY, None, earlier).count() == 1
 
 
 def test_events_of_a_later_version_are_refused(spark: SparkSession, tmp_path: Path):

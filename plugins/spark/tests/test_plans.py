@@ -157,9 +157,24 @@ def test_what_does_not_fit_is_counted_and_changes_go_first():
     assert (message.rows, message.left_out) == (2000, 1000)
     rows = json.loads(message.body)["rows"]
     assert [row["advice"] for row in rows] == ["add"] * 1500 + ["keep"] * 500
+    assert plans.write_advice(reversed(keep + add), NOON) == message
     large = plans.write_advice([advice(service=str(number), reason="x" * 500) for number in range(1500)], NOON)
     assert (large.rows + large.left_out, len(large.body) <= plans.LARGEST_ADVICE) == (1500, True)
     assert large.left_out > 0
+
+
+def test_what_matters_most_is_never_crowded_out():
+    idle = [advice(service=f"i{number}", advice="remove", load=99.0, requests=1e9) for number in range(2500)]
+    small = [advice(service=f"s{number}", load=0.5, requests=1e6) for number in range(2500)]
+    overloaded = advice(service="z", group="zz", load=0.9, requests=10.0)
+    asked, also = (advice(service=name, load=0.5, requests=2e6) for name in ("zz", "zy"))
+    message = plans.write_advice([*idle, *small, asked, overloaded, also], NOON)
+    rows = json.loads(message.body)["rows"]
+    assert (message.rows, message.left_out) == (2000, 3003)
+    assert [row["service"] for row in rows[:4]] == ["z", "zy", "zz", "s0"]
+    assert rows[0] == advice(service="z", group="zz")  # discovery is not told what it does not know
+    fewer = json.loads(plans.write_advice([*idle, overloaded], NOON).body)["rows"]
+    assert [row["service"] for row in fewer[:2]] == ["z", "i0"]
 
 
 @pytest.mark.parametrize("odd", [{"service": None}, {"service": ""}, {"service": "x" * 256}, {"group": 5}])

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from scale0_core.cli.kit import NegativeError
 from scale0_spark import command, tables
@@ -260,6 +261,27 @@ def test_a_request_that_crosses_a_bridge_is_counted_once():
     assert counted == {"bridged": (130, 13), "both": (60, 6), "inner": (51, 1)}
     assert {row["service"]: row["rate_per_s"] for row in charts.each_once(rows)[1:2]} == {"both": 40 / 60}
     assert dict(page._summary({"trends_day": rows}))["requests"] == "241"
+
+
+def test_a_forecast_goes_on_from_the_line_and_not_from_an_odd_last_hour():
+    start = sample_tables.START
+    hour = {"service": "a", "workers": 1, "busy_s": 9.0, "forecast_per_day": 0.1, "forecast_now": 0.5}
+    hour["saturation_at"] = start + timedelta(days=5, hours=1)
+    rows = [{**hour, "window_start": start, "utilisation": 0.4}]
+    rows += [{**hour, "window_start": start + timedelta(hours=1), "utilisation": 7.0}]
+    rows += [{**rows[0], "service": "gone", "forecast_per_day": -0.1}, {**rows[0], "service": "flat"}]
+    rows[-1] |= {"forecast_per_day": 0.0}
+    now = start.timestamp() + 3600
+    ahead = {row["service"]: charts._forecast(row, now) for row in rows}
+    assert ahead["a"] == [(now, 0.5), (hour["saturation_at"].timestamp(), 1.0)]
+    assert ahead["gone"] == [(now, 0.5), (now + 14 * 86400, 0.0)]
+    assert ahead["flat"] == []
+    chart = charts.capacity(rows)
+    assert chart is not None
+    figure = Figure()
+    chart.paint(figure, LIGHT)
+    dotted = [line for line in figure.axes[0].get_lines() if line.get_linestyle() == ":" and len(line.get_ydata()) == 2]
+    assert {float(line.get_ydata()[0]) for line in dotted} == {0.5}
 
 
 @given(st.text())

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from scale0_spark import tables
 from scale0_spark.transforms.anomalies import Anomalies, anomalies
 from scale0_spark.transforms.availability import availability, flapping
 from scale0_spark.transforms.capacity import Capacity, capacity
 from scale0_spark.transforms.placement import Placement, placement_plan
 from scale0_spark.transforms.worker_hours import worker_hours
 
-from .event_rows import DAY, HOUR, MONDAY, WEEK, Log, frame, plain
+from .event_rows import DAY, HOUR, MONDAY, WEEK, Log, Row, frame, of_arrow, plain, store
 
 WORKER = {"service": "echo", "peer": "w1", "group": "north"}
 
@@ -121,28 +126,95 @@ def test_what_workers_did_by_hour_adds_up(spark: SparkSession):
     )
 
 
-CAPACITY = "window_start service workers busy_s utilisation forecast_per_day saturation_at"
+CAPACITY = "window_start service workers busy_s utilisation forecast_per_day forecast_now saturation_at"
+NO_LINE = (None, None, None)
 
 
-def test_a_line_through_the_hours_tells_when_a_service_is_full(spark: SparkSession):
-    log = Log()
+def heard(log: Log, hour: float, service: str = "other") -> None:
+    """Have a worker beat, so that the hours before are over."""
+    log.add("heartbeat", hour * HOUR, service=service, peer="w1", group="north")
+
+
+def lines_of(table: DataFrame) -> dict[str, tuple[Any, ...]]:
+    """Give the forecast of each service, which is the same in all of its hours."""
+    rows = {
+        (row["service"], row["forecast_per_day"], row["forecast_now"], row["saturation_at"]) for row in plain(table)
+    }
+    lines = {service: tuple(line) for service, *line in rows}
+    assert len(lines) == len(rows)
+    return lines
+
+
+def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
+    """Of eight days and two hours, the first hour and the last one are not whole: the oldest day lacks hours."""
+    log, end = Log(), 8 * 24 + 1
     log.add("join", 0.0, **WORKER, count=2)
-    for hour in range(5):
-        busy(log, hour, 0.2 * hour)  # of two tasks at once: 0.1 more each hour
-        busy(log, hour, 0.9 - 0.1 * hour, service="falling")
+    for hour in range(end):
+        day = (hour - 1) // 24  # from the second hour on
+        busy(log, hour, 0.2 * day + 0.2)  # of two tasks at once: 0.1 more each day
+        busy(log, hour, 0.9 - 0.1 * day, service="falling")
+        busy(log, hour, 0.01 * day + 0.93, service="full")
+        busy(log, hour, 0.0001 * day, service="hardly rising")
+        if hour >= 24:
+            busy(log, hour, 0.1 * day, service="seven days")
+        if hour > 24:
+            busy(log, hour, 0.1 * day, service="no seven days")
     busy(log, 0, 0.5, service="calm")
     for place in range(4):  # a service of the broker itself has them, or a bridge whose other side tells of them
         log.add("task", 10.0 + place, service="clock", group="north", outcome="ok", queue_us=0, service_us=10**9)
+    heard(log, end + 0.5, "calm")
+    table = capacity(frame(spark, log.rows))
     same(
-        capacity(frame(spark, log.rows), Capacity(hours=3)),
+        table.where("service = 'calm'"),
         CAPACITY,
-        (MONDAY, "calm", 1, 1800.0, 0.5, None, None),
-        *((after(hour * HOUR), "echo", 1, 720.0 * hour, 0.1 * hour, 2.4, after(10 * HOUR)) for hour in range(5)),
-        *(
-            (after(hour * HOUR), "falling", 1, (0.9 - 0.1 * hour) * HOUR, 0.9 - 0.1 * hour, -2.4, None)
-            for hour in range(5)
-        ),
+        (MONDAY, "calm", 1, 1800.0, 0.5, *NO_LINE),
+        (after(end * HOUR), "calm", 1, 0.0, 0.0, *NO_LINE),
     )
+    lines = lines_of(table)
+    assert lines.keys() == {"echo", "falling", "full", "hardly rising", "seven days", "no seven days", "calm"}
+    assert lines["echo"] == pytest.approx((0.1, 0.8, end * HOUR + 2 * DAY))
+    assert lines["falling"] == (pytest.approx(-0.1), pytest.approx(0.2), None)
+    assert lines["full"] == pytest.approx((0.01, 1.0, end * HOUR))
+    assert lines["hardly rising"] == (pytest.approx(0.0001), pytest.approx(0.0007), None)
+    assert lines["seven days"] == pytest.approx((0.1, 0.7, end * HOUR + 3 * DAY))
+    assert lines["no seven days"] == NO_LINE
+
+
+@pytest.mark.parametrize("hours", [38, 71, 8 * 24 + 2, 15 * 24 + 13])
+def test_load_that_is_the_same_each_day_is_no_growth(spark: SparkSession, hours: int):
+    log = Log()
+    for hour in range(hours):
+        busy(log, hour, 0.5 - 0.4 * math.cos(hour % 24 / 24 * 2 * math.pi), service="by day")
+        busy(log, hour, 0.97 if hour % 24 in (9, 10, 11) else 0.01, service="peak")
+    lines = lines_of(capacity(frame(spark, log.rows), Capacity(days=2)))
+    if hours < 50:  # of 38, the first and the last are no whole hours, and one day is in between
+        assert set(lines.values()) == {NO_LINE}
+    else:
+        assert [(slope, full_at) for slope, _, full_at in lines.values()] == [(0.0, None)] * 2
+        assert lines["peak"][1] == pytest.approx(0.97)
+
+
+@pytest.mark.parametrize("minutes", [10, 30, 59])
+def test_of_the_hour_that_is_not_over_the_part_counts_that_has_passed(spark: SparkSession, minutes: int):
+    """A worker that is busy half of the time is so at ten past, too, and the line does not bend."""
+    log, hours = Log(), 8 * 24 + 2
+    for second in range(0, hours * 3600 + minutes * 60 + 1, 60):
+        fields = {**WORKER, "outcome": "ok", "queue_us": 0}
+        log.add("task", float(second), **fields, service_us=30 * 10**6 if second % 3600 else 0)
+    log.add("task", hours * HOUR + minutes * 60, service="refused", outcome="refused", queue_us=1)
+    rows = plain(capacity(frame(spark, log.rows)))
+    assert rows[-1]["window_start"] == hours * HOUR
+    assert rows[-1]["utilisation"] == pytest.approx(0.5)
+    assert rows[-1]["busy_s"] == 30.0 * minutes
+    assert (rows[-1]["forecast_per_day"], rows[-1]["saturation_at"]) == (0.0, None)
+
+
+def test_an_hour_that_has_just_begun_is_no_division_by_nothing(spark: SparkSession):
+    log = Log()
+    busy(log, 0, 0.5)
+    log.add("task", HOUR, **WORKER, outcome="ok", queue_us=0, service_us=30 * 10**6)
+    rows = plain(capacity(frame(spark, log.rows)))
+    assert [(row["busy_s"], row["utilisation"]) for row in rows] == [(1800.0, 0.5), (30.0, 0.5)]
 
 
 def test_workers_that_have_nothing_to_do_have_room_for_more(spark: SparkSession):
@@ -158,12 +230,13 @@ def test_workers_that_have_nothing_to_do_have_room_for_more(spark: SparkSession)
     for peer in ("w0", "w1"):
         busy(log, 0, 1.0, peer)
         busy(log, 2, 1.0, peer)
+    heard(log, 3)
     same(
-        capacity(frame(spark, log.rows)),  # joins from before the span give no hours
+        capacity(frame(spark, log.rows)).where("service = 'echo'"),  # joins from before the span give no hours
         CAPACITY,
-        (MONDAY, "echo", 10, 7200.0, 0.2, None, None),
-        (after(HOUR), "echo", 10, 0.0, 0.0, None, None),
-        (after(2 * HOUR), "echo", 2, 7200.0, 1.0, None, None),
+        (MONDAY, "echo", 10, 7200.0, 0.2, *NO_LINE),
+        (after(HOUR), "echo", 10, 0.0, 0.0, *NO_LINE),
+        (after(2 * HOUR), "echo", 2, 7200.0, 1.0, *NO_LINE),
     )
 
 
@@ -176,7 +249,8 @@ def test_a_worker_may_do_as_many_tasks_as_it_said_when_it_last_joined_by_then(sp
     busy(log, 2, 0.5)
     again.add("join", 3 * HOUR, **WORKER, count=8)
     busy(again, 3, 0.5)
-    rows = plain(capacity(frame(spark, log.rows, again.rows)))
+    heard(again, 4)
+    rows = plain(capacity(frame(spark, log.rows, again.rows)).where("service = 'echo'"))
     assert [row["utilisation"] for row in rows] == [0.5, 0.125, 0.125, 0.0625]
 
 
@@ -218,6 +292,19 @@ def tasks_that_a_bridge_passes_on(log: Log) -> None:
         log.add("rpc", 10.0 + place, **worker, outcome="ok", queue_us=0, service_us=18 * 10**8)
 
 
+def turned_away(log: Log, last: float) -> None:
+    """Turn requests away more and less than a day before the last hour, and for names that nobody offers."""
+    for service, at in (("outage", last - DAY), ("turned away", last - DAY + HOUR)):
+        log.add("heartbeat", last, service=service, peer="w1", group="north")
+        fields = {"service": service, "group": "north", "queue_us": 1}
+        log.add("task", at, weight=9.0, **fields, outcome="timeout")
+        log.add("task", last, weight=91.0, **fields, peer="w1", outcome="ok", service_us=1)
+    for service in ("misspelt", "also misspelt"):
+        log.add("task", last, weight=1000.0, service=service, group="north", outcome="refused", queue_us=1)
+    log.add("rpc", last, service="answered", group="north", peer="w1", outcome="ok", queue_us=1, service_us=1)
+    log.add("rpc", last, service="answered", group="south", outcome="refused", queue_us=1)
+
+
 @pytest.fixture(scope="module")
 def plan(spark: SparkSession) -> DataFrame:
     """Make one plan for all services of the tests below, since a job costs seconds; none meets another."""
@@ -235,6 +322,7 @@ def plan(spark: SparkSession) -> DataFrame:
     come(heard, 3.1 * DAY, "heard", "w1")
     for one in (log, again):
         one.add("heartbeat", 8 * DAY, service="here", peer=one.broker, group="north")
+    turned_away(log, 8 * DAY)
     rows = (one.rows for one in (log, killed, again, silent, heard))
     table = placement_plan(frame(spark, *rows), Placement(alive_days=5.0))
     return spark.createDataFrame(table.toArrow(), table.schema)
@@ -247,12 +335,29 @@ def advised(plan: DataFrame, *columns: str) -> dict[str, tuple[Any, ...]]:
 def test_workers_are_wanted_where_requests_come_and_taken_from_where_none_do(plan: DataFrame):
     same(
         plan.where("service = 'echo'"),
-        "service group workers_now workers_wanted utilisation share advice reason",
-        ("echo", "east", 1, 0, 0.0, 0.0, "move", "only 0.0 % of the requests come here; other groups want workers"),
-        ("echo", "north", 1, 2, 1.0, 2 / 7, "add", "busy hours load the workers to 100.0 %"),
-        ("echo", "south", 2, 2, 0.25, 4 / 7, "keep", "busy hours load the workers to 25.0 %"),
-        ("echo", "west", 0, 1, 0.0, 1 / 7, "add", "100.0 % of the requests were refused or timed out"),
-    )
+        "service group workers_now workers_wanted utilisation share requests load advice reason",
+        ("echo", "east", 1, 0, 0.0, 0.0, 0.0, 0.0, "move",
+         "only 0.0 % of the requests come here; other groups want workers"),
+        ("echo", "north", 1, 2, 1.0, 2 / 7, 2.0, 1.0, "add", "busy hours load the workers to 100.0 %"),
+        ("echo", "south", 2, 2, 0.25, 4 / 7, 4.0, 0.5, "keep", "busy hours load the workers to 25.0 %"),
+        ("echo", "west", 0, 1, 0.0, 1 / 7, 1.0, 0.0, "add", "14.3 % of the requests come here, and no worker is"),
+    )  # fmt: skip
+
+
+def test_only_recent_requests_that_were_turned_away_ask_for_a_worker_more(plan: DataFrame):
+    found = advised(plan, "workers_now", "workers_wanted", "advice", "reason")
+    assert found["outage"][:3] == (1, 1, "keep")
+    assert found["turned away"] == (1, 2, "add", "9.0 % of the recent requests were refused or timed out")
+
+
+def test_nothing_is_advised_about_names_that_nobody_ever_offered(plan: DataFrame):
+    rows = {(row["service"], row["group"]): row["advice"] for row in plan.collect()}
+    assert not {"misspelt", "also misspelt"} & {service for service, _ in rows}
+    assert rows["answered", "south"] == "add"
+
+
+def test_load_is_that_of_the_busy_hours_among_those_in_which_there_was_work(plan: DataFrame):
+    assert advised(plan, "load")["idle"] == (0.6,)  # two hours of work in eight days
 
 
 def test_workers_with_little_to_do_are_taken_away_with_care(plan: DataFrame):
@@ -300,3 +405,74 @@ def test_an_hour_is_unusual_when_it_is_unlike_the_same_hour_of_the_weeks_before(
         (after(3 * WEEK + HOUR), "echo", "task", "service_p99", 10_000.0, 1000.0, 90.0, 3),
         (after(3 * WEEK + DAY), "echo", "task", "requests", 0.0, 100.0, -20.0, 3),
     )
+
+
+def test_requests_at_an_hour_that_is_always_silent_are_unusual_and_those_of_a_new_service_are_not(spark: SparkSession):
+    log = Log()
+    for week in range(4):
+        for day in range(7):
+            log.add("load", week * WEEK + day * DAY + 3 * HOUR, group="north")  # nobody asks for anything at three
+            hour_of_requests(log, week * WEEK + day * DAY + 9 * HOUR, 10)
+    hour_of_requests(log, 3 * WEEK + 3 * HOUR, 40)
+    hour_of_requests(log, 3 * WEEK + 4 * HOUR, 40)  # nobody told of anything at four; who knows how it was
+    for hour in range(10, 20):
+        log.add("task", 3 * WEEK + hour * HOUR, weight=99.0, service="new", outcome="ok", queue_us=1, service_us=1)
+    same(
+        anomalies(frame(spark, log.rows)).where("measure = 'requests'"),
+        "window_start service kind measure value expected deviation weeks",
+        (after(3 * WEEK + 3 * HOUR), "echo", "task", "requests", 40.0, 0.0, 40.0, 2),  # it was new in the first week
+    )
+
+
+def test_an_hour_may_be_compared_with_one_week(spark: SparkSession):
+    log = Log()
+    for week, requests in enumerate((10, 20)):
+        hour_of_requests(log, week * WEEK, requests)
+        hour_of_requests(log, week * WEEK + HOUR, 1)
+    (row,) = plain(anomalies(frame(spark, log.rows), Anomalies(weeks=1)))
+    assert (row["window_start"], row["value"], row["expected"], row["weeks"]) == (WEEK, 20.0, 10.0, 1)
+
+
+def weeks_of_requests() -> list[Row]:
+    """Tell of six weeks, with odd hours in the fourth and in the last one."""
+    log = Log()
+    log.add("join", 0.0, **WORKER, count=1)
+    for week in range(6):
+        for day in range(2):
+            hour_of_requests(log, week * WEEK + day * DAY, 50 if (week, day) in ((3, 0), (5, 0), (5, 1)) else 10)
+            hour_of_requests(log, week * WEEK + day * DAY + HOUR, 10)
+    return log.rows
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), [3 * WEEK, 5 * WEEK, 5 * WEEK + DAY]),
+        (("--since", after(4 * WEEK).isoformat()), [5 * WEEK, 5 * WEEK + DAY]),
+        (("--since", after(5 * WEEK + 1).isoformat()), [5 * WEEK + DAY]),
+        (("--since", after(5 * WEEK).isoformat(), "--until", after(5 * WEEK + DAY).isoformat()), [5 * WEEK]),
+        (("--until", after(4 * WEEK).isoformat()), [3 * WEEK]),
+        (("--since", after(5 * WEEK).isoformat(), "--weeks", "2"), [5 * WEEK + DAY]),  # 10 and 50 before
+    ],
+)
+def test_the_job_reads_the_weeks_before_the_time_that_it_is_asked_about(
+    run_here: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], found: list[float]
+):
+    place = ("--events", str(tmp_path / "events"), "--out", str(tmp_path), "--quiet")
+    store(tmp_path / "events", weeks_of_requests(), "some")
+    run_here("anomalies", *place, *(word.replace("+00:00", "") for word in words))
+    rows = of_arrow(tables.read(tmp_path, "anomalies"))
+    assert [row["window_start"] for row in rows if row["measure"] == "requests"] == found
+
+
+def test_among_all_jobs_only_those_that_compare_weeks_read_them(run_here: Callable[..., Result], tmp_path: Path):
+    rows = weeks_of_requests()
+    store(tmp_path / "events", rows, "some")
+    store(tmp_path / "events", rows[::7], "again")
+    since = after(5 * WEEK).isoformat().replace("+00:00", "")
+    run_here("run", "--events", str(tmp_path / "events"), "--out", str(tmp_path), "--since", since, "--quiet")
+    unusual = of_arrow(tables.read(tmp_path, "anomalies"))
+    assert [row["window_start"] for row in unusual if row["measure"] == "requests"] == [5 * WEEK, 5 * WEEK + DAY]
+    assert {row["value"] for row in unusual} == {50.0}  # each event once
+    days = of_arrow(tables.read(tmp_path, "trends_day"))
+    assert {row["window_start"]: row["requests"] for row in days} == {5 * WEEK: 60.0, 5 * WEEK + DAY: 60.0}

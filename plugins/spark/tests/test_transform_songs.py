@@ -144,3 +144,19 @@ def test_a_plan_is_limited_for_each_server_and_leaves_out_those_that_are_gone(sp
         ("song 3", NORTH, SOUTH),
         ("song 2", NORTH, SOUTH),
     ]
+
+
+def test_demand_that_has_faded_is_no_reason_for_a_copy(spark: SparkSession):
+    """Three searches are enough until they are a half-life old; more of them for longer."""
+    log, now = Log(), 365 * DAY
+    days = {"a year ago": [365.0] * 3, "a week ago": [7.0] * 3, "more than a week ago": [7.01] * 3}
+    days |= {"long ago and now": [300.0] * 2 + [0.0] * 2, "two now": [0.0] * 2, "many of two weeks ago": [14.0] * 6}
+    for song, ages in days.items():
+        log.add("song_download", now, peer=SOUTH, subject=song, outcome="ok")
+        for age in ages:
+            log.add("song_search", now - age * DAY, peer=NORTH, subject=song, outcome="found")
+    log.add("song_search", now, peer=NORTH, subject=None, outcome="hit")
+    plan = plain(replication_plan(frame(spark, log.rows)))
+    assert {row["song"]: (row["wanted"], pytest.approx(row["score"])) for row in plan} == {
+        "long ago and now": (4.0, 2.0), "a week ago": (3.0, 1.5), "many of two weeks ago": (6.0, 1.5)
+    }  # fmt: skip

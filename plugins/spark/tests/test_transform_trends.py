@@ -65,6 +65,22 @@ def test_seconds_hours_and_days_begin_in_utc_and_a_sampled_event_stands_for_many
     assert day["rate_per_s"] == pytest.approx(20 / DAY)
 
 
+def test_counts_are_right_where_brokers_sample_at_different_rates_and_percentiles_are_of_what_was_kept(
+    spark: SparkSession,
+):
+    """The latter is a limit, and the docs tell of it."""
+    every, tenth = Log("every"), Log("tenth")
+    for place in range(10):
+        every.add("task", 1.0 + place, service="echo", outcome="ok", queue_us=1, service_us=100)
+    tenth.add("task", 5.0, weight=10.0, service="echo", outcome="error", queue_us=1, service_us=900)
+    (hour,) = plain(trends(frame(spark, every.rows, tenth.rows), "hour"))
+    assert (hour["requests"], hour["errors"], hour["error_share"]) == (20.0, 10.0, 0.5)
+    assert (hour["service_p50"], hour["service_p99"]) == (100.0, 900.0)
+    assert [(row["service_p50"], row["service_p95"]) for row in plain(trends(frame(spark, tenth.rows), "hour"))] == [
+        (900.0, 900.0)
+    ]
+
+
 def test_ranks_of_percentiles_of_large_windows_are_off_by_as_much_as_is_stated_at_most(spark: SparkSession):
     number, count = F.col("id"), 40_000
     rows = spark.range(0, count, 1, 4).select(

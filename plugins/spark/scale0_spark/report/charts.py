@@ -279,7 +279,8 @@ def capacity(rows: Rows) -> Chart | None:
     if not lines:
         return None
     last = {row["service"] or "": row for row in sorted(known, key=seconds)}
-    ahead = {name: _forecast(last[name]) for name in lines}
+    whole = max(map(seconds, known))  # the last hour is not over; days are counted until it begins
+    ahead = {name: _forecast(last[name], whole) for name in lines}
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
@@ -310,10 +311,10 @@ def capacity(rows: Rows) -> Chart | None:
     return Chart("capacity", "How busy services are", alt, columns, table, paint)
 
 
-def _forecast(row: Row) -> Line:
-    """Give the way from the last value along the trend: to being full, but no further than the next weeks."""
-    slope, now, value = row["forecast_per_day"], seconds(row), row["utilisation"]
-    if not slope:
+def _forecast(row: Row, now: float) -> Line:
+    """Give the way along the line through the last days: to being full, but no further than the next weeks."""
+    slope, value = row["forecast_per_day"], row["forecast_now"]
+    if not slope or value is None:
         return []
     days = FORECAST_DAYS if slope < 0 else min(FORECAST_DAYS, max(0.0, (1.0 - value) / slope))
     return [(now, value), (now + days * DAY, max(0.0, value + slope * days))]

@@ -3,6 +3,10 @@
 What is expected is the median of those weeks, and how far they differ from it by themselves is the median of the
 distances (MAD, times 1.4826 to compare with a standard deviation). Neither is moved by a single odd week. A service
 that always does the same has a MAD of 0; a floor keeps trifles from being anomalies then.
+
+A week in which a service was silent at that hour is a week with 0 requests, if brokers told of anything in that hour
+and the service had been seen before. So requests at an hour that is always silent are unusual, and those of a service
+that is new are not.
 """
 
 from __future__ import annotations
@@ -12,9 +16,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from scale0_spark.transforms.order import in_order
-from scale0_spark.transforms.trends import KINDS, trends
+from scale0_spark.transforms.trends import KINDS as REQUESTS
+from scale0_spark.transforms.trends import trends
 
-__all__ = ["KINDS", "Anomalies", "anomalies", "unusual"]
+KINDS = (*REQUESTS, "load")
+"""The kinds of events that anomalies are found in; `load` shows that a broker was there, though nobody asked it."""
+
+WEEK_US = 7 * 86_400_000_000
+
+HOUR_OF_SERVICE = ["window_start", "service", "kind", "measure"]
 
 MEASURES = ("requests", "error_share", "service_p99")
 
@@ -29,7 +39,7 @@ class Anomalies:
     weeks: int = attrs.field(default=4, validator=attrs.validators.ge(1))
     """How many weeks an hour is compared with."""
     least_weeks: int = attrs.field(default=2, validator=attrs.validators.ge(1))
-    """With fewer weeks nothing is said."""
+    """With fewer weeks nothing is said, unless these are all that an hour is compared with."""
     deviation: float = attrs.field(default=4.0, validator=attrs.validators.gt(0))
     """How many times its usual distance an hour is off when it is unusual."""
     relative_floor: float = attrs.field(default=0.05, validator=attrs.validators.gt(0))
@@ -53,14 +63,19 @@ class Anomalies:
 
 def anomalies(events: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:
     """Give a row for each unusual hour and measure of a service; the last hour is not over and left out."""
-    return unusual(trends(events, "hour"), options)
+    return unusual(told_hours(events), options)
+
+
+def told_hours(events: DataFrame) -> DataFrame:
+    """Give trends by hour, and beside them a row for each hour in which a broker told of its load."""
+    return trends(events, "hour", kinds=KINDS)
 
 
 def unusual(hours: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:
     """Find the unusual rows of a table of trends by hour; an hour that is not there had no requests."""
     measured = _measured(hours)
-    compared = _expected(measured, options).join(
-        measured.withColumnRenamed("measured", "value"), ["window_start", "service", "kind", "measure"], "left"
+    compared = _expected(measured, hours, options).join(
+        measured.withColumnRenamed("measured", "value"), HOUR_OF_SERVICE, "left"
     )
     last = hours.agg(F.max("window_start").alias("last"))
     value = F.when(F.col("measure") == "requests", F.coalesce("value", F.lit(0.0))).otherwise(F.col("value"))
@@ -72,26 +87,25 @@ def unusual(hours: DataFrame, options: Anomalies = Anomalies()) -> DataFrame:
         .where(F.abs("deviation") >= options.deviation)
     )
     columns = ("window_start", "service", "kind", "measure", "value", "expected", "deviation", "weeks")
-    return in_order(rows.select(*columns), "window_start", "service", "kind", "measure")
+    return in_order(rows.select(*columns), *HOUR_OF_SERVICE)
 
 
 def _measured(hours: DataFrame) -> DataFrame:
     """Give one row for each measure that there is."""
     pairs = F.array(*(F.struct(F.lit(name).alias("measure"), F.col(name).alias("measured")) for name in MEASURES))
-    rows = hours.select("window_start", "service", "kind", F.inline(pairs))
-    return rows.where(F.col("measured").isNotNull())
+    asked = hours.where(F.col("kind").isin(*REQUESTS))
+    return asked.select("window_start", "service", "kind", F.inline(pairs)).where(F.col("measured").isNotNull())
 
 
-def _expected(measured: DataFrame, options: Anomalies) -> DataFrame:
+def _expected(measured: DataFrame, hours: DataFrame, options: Anomalies) -> DataFrame:
     """Give, for each hour, what the weeks before it lead one to expect."""
-    later = F.explode(F.sequence(F.lit(1), F.lit(options.weeks))).alias("later")
-    following = measured.select("window_start", "service", "kind", "measure", "measured", later).withColumn(
-        "window_start", F.timestamp_micros(F.unix_micros("window_start") + F.col("later") * F.lit(7 * 86_400_000_000))
+    known = (
+        _before(measured, hours, options)
+        .groupBy(*HOUR_OF_SERVICE)
+        .agg(F.array_sort(F.collect_list("measured")).alias("before"), F.count(F.lit(1)).alias("weeks"))
     )
-    known = following.groupBy("window_start", "service", "kind", "measure").agg(
-        F.array_sort(F.collect_list("measured")).alias("before"), F.count(F.lit(1)).alias("weeks")
-    )
-    centred = known.where(F.col("weeks") >= options.least_weeks).withColumn("expected", _middle(F.col("before")))
+    least = min(options.least_weeks, options.weeks)
+    centred = known.where(F.col("weeks") >= least).withColumn("expected", _middle(F.col("before")))
     distances = F.array_sort(F.transform("before", lambda value: F.abs(value - F.col("expected"))))
     return centred.withColumn(
         "usual",
@@ -99,6 +113,37 @@ def _expected(measured: DataFrame, options: Anomalies) -> DataFrame:
             _middle(distances) * F.lit(LIKE_SIGMA), F.abs("expected") * F.lit(options.relative_floor), _floor(options)
         ),
     ).drop("before")
+
+
+def _before(measured: DataFrame, hours: DataFrame, options: Anomalies) -> DataFrame:
+    """Give, for each hour that may be unusual, what was measured in each of the weeks before of which that is known.
+
+    These are the hours of which there is something, now or in those weeks: between silence and silence all is usual.
+    """
+    later = F.explode(F.sequence(F.lit(0), F.lit(options.weeks))).alias("later")
+    looked_at = (
+        measured.select(*HOUR_OF_SERVICE, later)
+        .withColumn("window_start", _weeks_from("window_start", F.col("later")))
+        .select(*HOUR_OF_SERVICE)
+        .distinct()
+    )
+    weeks = looked_at.withColumn("earlier", F.explode(F.sequence(F.lit(1), F.lit(options.weeks)))).withColumn(
+        "then", _weeks_from("window_start", -F.col("earlier"))
+    )
+    seen = measured.groupBy("service", "kind").agg(F.min("window_start").alias("seen"))
+    told = hours.select(F.col("window_start").alias("then"), F.lit(True).alias("told")).distinct()
+    silent = (F.col("measure") == "requests") & F.col("told") & (F.col("seen") < F.col("then"))
+    return (
+        weeks.join(measured.withColumnRenamed("window_start", "then"), ["then", *HOUR_OF_SERVICE[1:]], "left")
+        .join(F.broadcast(told), "then", "left")
+        .join(seen, ["service", "kind"])
+        .withColumn("measured", F.coalesce("measured", F.when(silent, F.lit(0.0))))
+        .where(F.col("measured").isNotNull())
+    )
+
+
+def _weeks_from(moment: str, weeks: Column) -> Column:
+    return F.timestamp_micros(F.unix_micros(moment) + weeks * F.lit(WEEK_US))
 
 
 def _middle(ordered: Column) -> Column:

@@ -2,7 +2,11 @@
 
 Utilisation of an hour is the time that workers spent on requests, divided by the time that they had: an hour for each
 task that a worker may do at once, whether it had anything to do or not. A request counts in the hour of its end. The
-forecast is the line through all hours by least squares.
+last hour is not over, so only the part of it that has passed is time that they had.
+
+The forecast is a line through days, by least squares. Hours would not do: load goes up and down within a day, and a
+line through one day and a half sees that, not growth. A day is 24 hours, counted back from the last whole one, and
+stands for how busy its busiest hours were, but for one in twenty: these are the ones that are full first.
 """
 
 from __future__ import annotations
@@ -20,6 +24,12 @@ KINDS = ("task", "rpc", "join", "heartbeat")
 HOUR = 3600.0
 DAY = 86_400.0
 
+BUSY_HOURS = 0.95
+"""Which percentile of the hours tells how busy the busy ones are."""
+
+LEAST_PASSED = 60.0
+"""The last hour counts as having so many seconds at least: a task of half a minute would fill its first second."""
+
 
 @attrs.frozen
 class Capacity:
@@ -27,8 +37,8 @@ class Capacity:
 
     full: float = attrs.field(default=1.0, validator=attrs.validators.gt(0))
     """The utilisation at which a service is full."""
-    hours: int = attrs.field(default=24, validator=attrs.validators.ge(2))
-    """A line through fewer hours than this says nothing."""
+    days: int = attrs.field(default=7, validator=attrs.validators.ge(2))
+    """A line through fewer days than this says nothing."""
     horizon_days: float = attrs.field(default=365.0, validator=attrs.validators.gt(0))
     """Nothing is said about times beyond this."""
 
@@ -40,17 +50,27 @@ def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:
 
 def of_hours(sums: DataFrame, options: Capacity = Capacity()) -> DataFrame:
     """Make the table from what workers did by hour."""
+    last = sums.agg(F.max("window_start").alias("last"), F.max("heard").alias("heard"))
     hours = (
         present_workers(sums)
         .groupBy("window_start", "service")
         .agg(
             F.count(F.lit(1)).alias("workers"),
             F.sum("busy_s").alias("busy_s"),
-            (F.sum("busy_s") / (F.sum("slots") * F.lit(HOUR))).alias("utilisation"),
+            F.sum("slots").alias("slots"),
             F.max("more_than_joined").alias("more_than_joined"),
         )
+        .crossJoin(F.broadcast(last))
+        .withColumn("utilisation", F.col("busy_s") / (F.col("slots") * _passed()))
     )
     return in_order(_with_forecast(_in_span(hours), options), "service", "window_start")
+
+
+def _passed() -> Column:
+    """Give how many seconds of an hour have passed: all, but for the last one."""
+    so_far = (F.unix_micros("heard") - F.unix_micros("last")) / F.lit(1e6)
+    is_last = F.col("window_start") == F.col("last")
+    return F.when(is_last, F.greatest(so_far, F.lit(LEAST_PASSED))).otherwise(F.lit(HOUR))
 
 
 def _in_span(hours: DataFrame) -> DataFrame:
@@ -61,27 +81,44 @@ def _in_span(hours: DataFrame) -> DataFrame:
 
 def _with_forecast(hours: DataFrame, options: Capacity) -> DataFrame:
     of_service = Window.partitionBy("service")
-    last = F.max(F.unix_micros("window_start")).over(of_service)
-    # told in days before the last hour, so that the line's value there is its intercept, and digits are not lost
-    placed = hours.withColumn("last", last).withColumn(
-        "day", (F.unix_micros("window_start") - F.col("last")) / F.lit(DAY * 1e6)
-    )
-    enough = F.count(F.lit(1)).over(of_service) >= options.hours
-    lined = placed.withColumns(
+    days = _with_days(hours)
+    # days are counted back from the beginning of the last hour: the line's value then is its intercept
+    then = -F.col("ago")
+    enough = F.count("day").over(of_service) >= options.days
+    lined = days.withColumns(
         {
-            "slope": F.when(enough, F.regr_slope("utilisation", "day").over(of_service)),
-            "now": F.when(enough, F.regr_intercept("utilisation", "day").over(of_service)),
+            "slope": F.when(enough, F.regr_slope("day", then).over(of_service)),
+            "now": F.when(enough, F.regr_intercept("day", then).over(of_service)),
         }
     )
     return lined.select(
         "window_start", "service", "workers", "busy_s", "utilisation",
         F.col("slope").alias("forecast_per_day"),
+        F.col("now").alias("forecast_now"),
         _saturation(options).alias("saturation_at"),
     )  # fmt: skip
 
 
+def _with_days(hours: DataFrame) -> DataFrame:
+    """Give each whole day of a service its value, in the first hour that the service has in it; null in all others.
+
+    The hour in which a service was first seen is hardly a whole one, so days begin after it.
+    """
+    of_day = Window.partitionBy("service", "ago")
+    before = (F.unix_micros("last") - F.unix_micros("window_start")) / F.lit(HOUR * 1e6)
+    begin = F.unix_micros("last") - (F.col("ago") + 1) * F.lit(DAY * 1e6)
+    seen = F.min(F.unix_micros("window_start")).over(Window.partitionBy("service"))
+    told_here = F.row_number().over(of_day.orderBy("window_start")) == 1
+    whole = (F.col("ago") >= 0) & (begin > F.col("seen"))
+    return hours.withColumns({"ago": F.floor((before - 1) / F.lit(24.0)), "seen": seen}).withColumn(
+        "day", F.when(whole & told_here, F.percentile("utilisation", BUSY_HOURS).over(of_day))
+    )
+
+
 def _saturation(options: Capacity) -> Column:
-    days = (F.lit(options.full) - F.col("now")) / F.col("slope")
-    left = F.greatest(days, F.lit(0.0))  # a service that is full by now is full since its last hour
-    moment = F.timestamp_micros((F.col("last") + left * F.lit(DAY * 1e6)).cast("long"))
-    return F.when((F.col("slope") > 0) & (left <= options.horizon_days), moment)
+    horizon = F.lit(options.horizon_days)
+    days = F.try_divide(F.lit(options.full) - F.col("now"), F.col("slope"))
+    left = F.greatest(days, F.lit(0.0))  # a service that is full by now is full since the last whole hour
+    nearer = F.least(left, horizon)  # of a line that hardly rises, days beyond it are too many for a time
+    moment = F.timestamp_micros((F.unix_micros("last") + nearer * F.lit(DAY * 1e6)).cast("long"))
+    return F.when((F.col("slope") > 0) & (left <= horizon), moment)

@@ -1,8 +1,9 @@
 """How many workers each service should have in each group.
 
 Work is measured in busy tasks: seconds of work in an hour, divided by 3,600. A group needs so many workers that the
-busiest hours, but for one in twenty, load them to the wanted utilisation. Requests that nobody took count as well:
-where some were refused or waited until it was too late, one more worker is asked for.
+busiest hours, but for one in twenty of those in which it worked, load them to the wanted utilisation. Requests that
+nobody took count as well: where some were refused of late, or waited until it was too late, one more worker is asked
+for. What is long over asks for nobody, nor do names that clients ask for and nobody ever offered.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from scale0_spark.transforms.capacity import DAY, HOUR
+from scale0_spark.transforms.capacity import BUSY_HOURS, DAY, HOUR
 from scale0_spark.transforms.order import in_order
 from scale0_spark.transforms.windows import share
 from scale0_spark.transforms.worker_hours import REQUESTS, SIGNS, busy_workers, worker_hours
@@ -33,7 +34,9 @@ class Placement:
     slack: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
     """A worker is taken away only where the others could bear this share of load more."""
     turned_away: float = attrs.field(default=0.01, validator=attrs.validators.ge(0))
-    """Which share of requests may be refused or time out before one more worker is asked for."""
+    """Which share of recent requests may be refused or time out before one more worker is asked for."""
+    recent_days: float = attrs.field(default=1.0, validator=attrs.validators.gt(0))
+    """How far back from the last hour requests are recent."""
     small_share: float = attrs.field(default=0.05, validator=attrs.validators.ge(0))
     """A group with a smaller share of a service's requests can do with the workers of others."""
     alive_days: float = attrs.field(default=7.0, validator=attrs.validators.gt(0))
@@ -41,41 +44,58 @@ class Placement:
 
 
 def placement_plan(events: DataFrame, options: Placement = Placement()) -> DataFrame:
-    """Give a row for each service and group that has requests for it or workers of it."""
+    """Give a row for each service and group that has requests for it or workers of it.
+
+    A service of which no worker was ever seen is none: nobody can be asked to offer it.
+    """
     return of_hours(worker_hours(events), options)
 
 
 def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:
     """Make the plan from what services and workers did by hour."""
-    demand, work, workers = _demand(hours), _work(hours), _workers(hours, options)
+    demand, work, workers = _demand(hours, options), _work(hours), _workers(hours, options)
     rows = (
         demand.join(workers, PLACE, "full_outer")
+        .join(_offered(hours), "service", "left_semi")
         .join(work, PLACE, "left_outer")
-        .fillna(0.0, ["share", "turned_away", "busy"])
+        .fillna(0.0, ["requests", "share", "turned_away", "load"])
         .fillna(0, ["workers_now"])
         .withColumn("slots", F.coalesce("slots", F.lit(1.0)))
     )
     return in_order(_advised(rows, options), "service", "group")
 
 
-def _demand(hours: DataFrame) -> DataFrame:
-    asked = hours.where(F.col("told") > 0).withColumn("group", _group()).groupBy(*PLACE)
-    counted = asked.agg(
-        F.sum("requests").alias("requests"), share(F.sum("turned_away"), F.sum("requests")).alias("turned_away")
+def _demand(hours: DataFrame, options: Placement) -> DataFrame:
+    last = hours.agg(F.max(F.unix_micros("window_start")).alias("last"))
+    recent = F.unix_micros("window_start") > F.col("last") - F.lit(options.recent_days * DAY * 1e6)
+    asked = hours.where(F.col("told") > 0).withColumn("group", _group()).crossJoin(F.broadcast(last))
+    counted = asked.groupBy(*PLACE).agg(
+        F.sum("requests").alias("requests"),
+        share(_sum_where(recent, "turned_away"), _sum_where(recent, "requests")).alias("turned_away"),
     )
     whole = F.sum("requests").over(Window.partitionBy("service"))
-    return counted.select(*PLACE, "turned_away", share(F.col("requests"), whole).alias("share"))
+    return counted.withColumn("share", share(F.col("requests"), whole))
+
+
+def _sum_where(condition: Column, column: str) -> Column:
+    return F.sum(F.when(condition, F.col(column)).otherwise(F.lit(0.0)))
+
+
+def _offered(hours: DataFrame) -> DataFrame:
+    """Give the services that had a worker, or a request that one answered."""
+    had = F.col("peer").isNotNull() & (F.col("sign_at").isNotNull() | F.col("busy_s").isNotNull())
+    return hours.where(had).select("service").distinct()
 
 
 def _work(hours: DataFrame) -> DataFrame:
-    """Give how many tasks at once were worked on in busy hours."""
+    """Give how many tasks at once were worked on in busy hours, among those in which there was work."""
     busy = (
         busy_workers(hours)
         .withColumn("group", _group())
         .groupBy("window_start", *PLACE)
         .agg((F.sum("busy_s") / F.lit(HOUR)).alias("busy"))
     )
-    return busy.groupBy(*PLACE).agg(F.percentile("busy", 0.95).alias("busy"))
+    return busy.groupBy(*PLACE).agg(F.percentile("busy", BUSY_HOURS).alias("load"))
 
 
 def _workers(hours: DataFrame, options: Placement) -> DataFrame:
@@ -110,9 +130,9 @@ def _group() -> Column:
 def _advised(rows: DataFrame, options: Placement) -> DataFrame:
     now, wanted = F.col("workers_now"), F.col("workers_wanted")
     sized = (
-        rows.withColumn("needed", F.col("busy") / (F.col("slots") * F.lit(options.utilisation)))
+        rows.withColumn("needed", F.col("load") / (F.col("slots") * F.lit(options.utilisation)))
         .withColumn("workers_wanted", _wanted(options))
-        .withColumn("utilisation", F.when(now > 0, F.col("busy") / (now * F.col("slots"))).otherwise(F.lit(0.0)))
+        .withColumn("utilisation", F.when(now > 0, F.col("load") / (now * F.col("slots"))).otherwise(F.lit(0.0)))
     )
     elsewhere = F.max(F.col("workers_wanted") > F.col("workers_now")).over(Window.partitionBy("service"))
     moves = (F.col("share") < options.small_share) & elsewhere & (wanted < now)
@@ -121,7 +141,7 @@ def _advised(rows: DataFrame, options: Placement) -> DataFrame:
         *PLACE,
         now.cast("long").alias("workers_now"),
         wanted.cast("long").alias("workers_wanted"),
-        "utilisation", "share", "advice",
+        "utilisation", "share", "requests", "load", "advice",
         _reason(options).alias("reason"),
     )  # fmt: skip
 
@@ -141,7 +161,7 @@ def _reason(options: Placement) -> Column:
     return (
         F.when(
             (F.col("advice") == "add") & (F.col("turned_away") > options.turned_away),
-            F.format_string("%.1f %% of the requests were refused or timed out", F.col("turned_away") * percent),
+            F.format_string("%.1f %% of the recent requests were refused or timed out", F.col("turned_away") * percent),
         )
         .when(
             (F.col("advice") == "add") & (F.col("workers_now") == 0),

@@ -2,7 +2,8 @@
 
 A song is wanted at a server when clients search for it there by name and the server does not hold it. It is held by
 those that gave it to a client, answered a search with it, or made a replica of it, unless a later search shows that
-they hold it no longer: servers give up replicas, and people delete songs. Demand fades as popularity does.
+they hold it no longer: servers give up replicas, and people delete songs. Demand fades as popularity does: searches
+that just reach the threshold are no reason for a copy when they are older than a half-life, on the whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Replication:
     per_server: int = attrs.field(default=20, validator=attrs.validators.ge(1))
     """How many songs a server is given at most."""
     wanted: float = attrs.field(default=3.0, validator=attrs.validators.ge(0))
-    """How many searches a song needs at a server."""
+    """How many searches a song needs at a server; faded, half of it must be left."""
     half_life_days: float = attrs.field(default=7.0, validator=attrs.validators.gt(0))
     """After how many days a search counts half."""
     alive_days: float = attrs.field(default=7.0, validator=attrs.validators.gt(0))
@@ -47,7 +48,8 @@ def replication_plan(events: DataFrame, options: Replication = Replication()) ->
     songs = told.where(F.col("subject").isNotNull()).withColumnsRenamed({"subject": "song", "peer": "server"})
     known = _known(songs, options).join(alive, "server", "left_semi")
     held = known.where(F.col("held_at") >= F.coalesce("missed_at", "held_at"))
-    missing = known.where((F.col("searches") > 0) & (F.col("wanted") >= options.wanted))
+    enough = (F.col("wanted") >= options.wanted) & (F.col("score") >= options.wanted / 2)
+    missing = known.where((F.col("searches") > 0) & enough)
     return _limited(missing.join(_sources(held), "song"), options)
 
 

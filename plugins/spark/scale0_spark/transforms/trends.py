@@ -1,11 +1,17 @@
 """Trends of services: how many requests, how many failed, and how long they waited and took.
 
 Percentiles are those of Spark's `percentile_approx`. With an accuracy of 1,000 the value given for p99 lies, in the
-order of all values, between p98.9 and p99.1. A window with few events gives exact ones. They are taken of the events
-that were kept: sampling is by kind, so that each request of a service had the same chance.
+order of all values, between p98.9 and p99.1. A window with few events gives exact ones.
+
+Counts are sums of weights. Percentiles are taken of the events that were kept, without their weights: Spark has no
+weighted `percentile_approx`, and exact ones would cost another pass over all events. Within a broker each request of a
+kind has the same chance to be kept. Brokers that sample it at different rates have a say by what they keep: the
+percentiles of a service that they share lean to the one with the highest rate.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -38,12 +44,14 @@ def passed_on() -> Column:
     return (F.col("kind") == "task") & F.col("peer").isNull() & F.col("service_us").isNotNull()
 
 
-def trends(events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY) -> DataFrame:
+def trends(
+    events: DataFrame, every: str = "minute", *, accuracy: int = ACCURACY, kinds: Sequence[str] = KINDS
+) -> DataFrame:
     """Give a row for each window, service and kind of requests; `every` is `second`, `minute`, `hour` or `day`."""
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     key, start = (window(every), "window.start") if events.isStreaming else (window_start(every), "window_start")
     counted = (
-        events.where(F.col("kind").isin(*KINDS))
+        events.where(F.col("kind").isin(*kinds))
         .groupBy(key, "service", "kind")
         .agg(
             total().alias("requests"),

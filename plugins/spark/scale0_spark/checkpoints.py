@@ -3,6 +3,7 @@
 Spark itself takes the checkpoint of one folder for another's without a word, and fails at the first batch, or counts
 from the wrong place, when a pipe is another one.
 """
+# does I/O: it reads and writes the notes
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ _TUNING = {
         ("popularity.half_life_days", "replication.half_life_days"),
     ),
     "weeks": Tuning(
-        click.option("--weeks", default=4, show_default=True, metavar="N", type=click.IntRange(min=1),
+        click.option("--weeks", default=4, show_default=True, metavar="N", type=click.IntRange(1, 104),
                      help="So many weeks before are compared, to find anomalies."),
         ("anomalies.weeks",),
     ),

@@ -216,8 +216,9 @@ def _forecast(hours: dict[float, float], end: float, least_days: int) -> Row:
     if len(days) < least_days:
         return {"forecast_per_day": None, "forecast_now": None, "saturation_at": None}
     line = statistics.linear_regression([(moment - end) / DAY for moment in days], list(days.values()))
-    left = (1.0 - line.intercept) / line.slope if line.slope > 0 else math.inf
-    full_at = end + max(left, 0.0) * DAY if left <= 365.0 else None
+    rising = (1.0 - line.intercept) / line.slope if line.slope > 0 else math.inf
+    left = 0.0 if line.intercept >= 1.0 else rising
+    full_at = end + left * DAY if left <= 365.0 else None
     return {"forecast_per_day": line.slope, "forecast_now": line.intercept, "saturation_at": full_at}
 
 

@@ -155,6 +155,7 @@ def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
         busy(log, hour, 0.9 - 0.1 * day, service="falling")
         busy(log, hour, 0.01 * day + 0.93, service="full")
         busy(log, hour, 0.0001 * day, service="hardly rising")
+        busy(log, hour, 1.25, service="over")
         if hour >= 24:
             busy(log, hour, 0.1 * day, service="seven days")
         if hour > 24:
@@ -171,10 +172,11 @@ def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
         (after(end * HOUR), "calm", 1, 0.0, 0.0, *NO_LINE),
     )
     lines = lines_of(table)
-    assert lines.keys() == {"echo", "falling", "full", "hardly rising", "seven days", "no seven days", "calm"}
+    assert lines.keys() == {"echo", "falling", "full", "hardly rising", "over", "seven days", "no seven days", "calm"}
     assert lines["echo"] == pytest.approx((0.1, 0.8, end * HOUR + 2 * DAY))
     assert lines["falling"] == (pytest.approx(-0.1), pytest.approx(0.2), None)
     assert lines["full"] == pytest.approx((0.01, 1.0, end * HOUR))
+    assert lines["over"] == pytest.approx((0.0, 1.25, end * HOUR))
     assert lines["hardly rising"] == (pytest.approx(0.0001), pytest.approx(0.0007), None)
     assert lines["seven days"] == pytest.approx((0.1, 0.7, end * HOUR + 3 * DAY))
     assert lines["no seven days"] == NO_LINE

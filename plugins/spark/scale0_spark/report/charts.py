@@ -306,7 +306,7 @@ def capacity(rows: Rows) -> Chart | None:
         for name in sorted(last, key=lambda name: -(last[name]["utilisation"] or 0.0))
     ]
     full = [name for name, row in last.items() if row["saturation_at"] is not None]
-    alt = f"Lines over time, dotted where forecast. {len(full)} of {len(last)} services are on their way to being full."
+    alt = f"Lines over time, dotted where forecast. {len(full)} of {len(last)} services are full, or will be."
     columns = ("service", "workers", "busy", "more a day", "full at")
     return Chart("capacity", "How busy services are", alt, columns, table, paint)
 

@@ -24,6 +24,9 @@ KINDS = (*REQUESTS, "load")
 
 WEEK_US = 7 * 86_400_000_000
 
+MOST_WEEKS = 104
+"""Each hour is looked at once for each week: who compared with ages would wait for ages."""
+
 HOUR_OF_SERVICE = ["window_start", "service", "kind", "measure"]
 
 MEASURES = ("requests", "error_share", "service_p99")
@@ -36,7 +39,9 @@ LIKE_SIGMA = 1.4826
 class Anomalies:
     """What counts as unusual."""
 
-    weeks: int = attrs.field(default=4, validator=attrs.validators.ge(1))
+    weeks: int = attrs.field(
+        default=4, validator=attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(MOST_WEEKS))
+    )
     """How many weeks an hour is compared with."""
     least_weeks: int = attrs.field(default=2, validator=attrs.validators.ge(1))
     """With fewer weeks nothing is said, unless these are all that an hour is compared with."""

@@ -117,8 +117,9 @@ def _with_days(hours: DataFrame) -> DataFrame:
 
 def _saturation(options: Capacity) -> Column:
     horizon = F.lit(options.horizon_days)
-    days = F.try_divide(F.lit(options.full) - F.col("now"), F.col("slope"))
-    left = F.greatest(days, F.lit(0.0))  # a service that is full by now is full since the last whole hour
+    missing = F.lit(options.full) - F.col("now")
+    rising = F.when(F.col("slope") > 0, F.try_divide(missing, F.col("slope")))
+    left = F.when(missing <= 0, F.lit(0.0)).otherwise(rising)  # who is full by now is so since the last whole hour
     nearer = F.least(left, horizon)  # of a line that hardly rises, days beyond it are too many for a time
     moment = F.timestamp_micros((F.unix_micros("last") + nearer * F.lit(DAY * 1e6)).cast("long"))
-    return F.when((F.col("slope") > 0) & (left <= horizon), moment)
+    return F.when(left <= horizon, moment)

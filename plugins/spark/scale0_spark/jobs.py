@@ -53,12 +53,7 @@ class Job:
 
     def reach(self, options: Options) -> dict[str, timedelta | None]:
         """Give how far before the span it reads events of each of its kinds; None for all that there are."""
-        back: timedelta | None = timedelta()
-        if self.weeks_before is not None:
-            try:
-                back = timedelta(weeks=self.weeks_before(options))
-            except OverflowError:  # more than there is time
-                back = None
+        back = timedelta(weeks=self.weeks_before(options) if self.weeks_before is not None else 0)
         return {kind: None if kind in self.earlier else back for kind in self.kinds}
 
 

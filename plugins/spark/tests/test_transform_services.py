@@ -13,7 +13,8 @@ from click.testing import Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from scale0_spark import tables
+from scale0_spark import running, tables
+from scale0_spark.progress import Progress
 from scale0_spark.transforms.anomalies import Anomalies, anomalies
 from scale0_spark.transforms.availability import availability, flapping
 from scale0_spark.transforms.capacity import Capacity, capacity
@@ -467,12 +468,13 @@ def test_the_job_reads_the_weeks_before_the_time_that_it_is_asked_about(
     assert [row["window_start"] for row in rows if row["measure"] == "requests"] == found
 
 
-def test_among_all_jobs_only_those_that_compare_weeks_read_them(run_here: Callable[..., Result], tmp_path: Path):
+@pytest.mark.usefixtures("run_here")  # in the session of the tests
+def test_among_several_jobs_only_those_that_compare_weeks_read_them(tmp_path: Path):
     rows = weeks_of_requests()
     store(tmp_path / "events", rows, "some")
     store(tmp_path / "events", rows[::7], "again")
-    since = after(5 * WEEK).isoformat().replace("+00:00", "")
-    run_here("run", "--events", str(tmp_path / "events"), "--out", str(tmp_path), "--since", since, "--quiet")
+    span = running.Span(tmp_path / "events", since=after(5 * WEEK))
+    running.run_jobs(["trends", "anomalies"], span, tmp_path, running.Place("local[2]"), Progress(quiet=True))
     unusual = of_arrow(tables.read(tmp_path, "anomalies"))
     assert [row["window_start"] for row in unusual if row["measure"] == "requests"] == [5 * WEEK, 5 * WEEK + DAY]
     assert {row["value"] for row in unusual} == {50.0}  # each event once

@@ -230,7 +230,9 @@ class _Shelf:
 
     def keep(self, rows: Any) -> None:
         """Leave out all but these."""
-        self.waiting, self.rows, self.bytes = rows.to_batches(), rows.num_rows, rows.nbytes
+        self.clear()
+        if rows.num_rows:  # of none, the texts that others had would count
+            self.waiting, self.rows, self.bytes = rows.to_batches(), rows.num_rows, rows.nbytes
 
     def full(self, part_bytes: int) -> bool:
         return self.rows >= GROUP_ROWS or self.bytes >= min(GROUP_BYTES, part_bytes or GROUP_BYTES)
@@ -373,15 +375,15 @@ class Segments:
         quota = self.limits.quota_bytes
         if not quota:
             return
-        if self._total is None:
-            self._total = sum(segment.bytes for segment in self._own_segments())
         try:
+            if self._total is None:
+                self._total = sum(segment.bytes for segment in self._own_segments())
             while self._total + (opened := self._open_bytes()) > quota:
                 if not self._remove_oldest(quota - opened) and not self._finish_largest(now):
                     return
         except OSError as error:
             if not self._quota_told:
-                LOG.error("segments cannot be removed, so the quota is not kept", error=str(error))
+                LOG.error("segments cannot be listed or removed, so the quota is not kept", error=str(error))
             self._quota_told = True
         else:
             self._quota_told = False

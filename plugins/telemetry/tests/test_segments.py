@@ -85,6 +85,20 @@ def test_a_segment_that_is_large_enough_is_finished(tmp_path, source, monkeypatc
     assert numbers(tmp_path) == list(range(1, 10_001))
 
 
+def test_groups_of_rows_are_of_one_size_though_each_row_has_a_text_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GROUP_BYTES", 100_000)
+    segments, columns = Segments(tmp_path, "left", 7, Limits(quota_bytes=1 << 30)), Columns("left", 7)
+    for start in range(0, 20_000, 100):
+        told = [(events.PIPE_WRITE, 0.0, f"pipe {start + number:09}", 1, 100) for number in range(100)]
+        segments.write("pipe_write", DAY, columns.convert([(NOON, [("zpipes", told)])])[0].rows)
+    segments.close()
+    [segment] = segments_in(tmp_path)
+    footer = pq.read_metadata(segment.path)
+    rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    assert len(rows) > 10
+    assert len(set(rows[:-1])) == 1
+
+
 def test_readers_do_not_see_open_segments(tmp_path, source, monkeypatch):
     monkeypatch.setattr(module, "GROUP_ROWS", 10)
     segments = Segments(tmp_path, "left", 7)
@@ -241,7 +255,7 @@ def test_a_segment_that_cannot_be_removed_costs_no_events(tmp_path, source, monk
     assert numbers(tmp_path) == list(range(1, 201))
     assert not segments.lost
     told = [record.getMessage() for record in caplog.records]
-    assert told.count("segments cannot be removed, so the quota is not kept") == 1
+    assert told.count("segments cannot be listed or removed, so the quota is not kept") == 1
 
 
 def refuse(path):

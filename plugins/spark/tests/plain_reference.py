@@ -213,7 +213,7 @@ def _forecast(hours: dict[float, float], end: float, least_days: int) -> Row:
         if some := [use for start, use in hours.items() if until - DAY <= start < until]:
             days[until] = percentile(sorted(some), 0.95)
         until -= DAY
-    if len(days) < least_days:
+    if len(days) < least_days or end not in days:  # a service that is gone fills up no more
         return {"forecast_per_day": None, "forecast_now": None, "saturation_at": None}
     line = statistics.linear_regression([(moment - end) / DAY for moment in days], list(days.values()))
     rising = (1.0 - line.intercept) / line.slope if line.slope > 0 else math.inf

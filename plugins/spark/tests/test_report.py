@@ -276,6 +276,7 @@ def test_a_forecast_goes_on_from_the_line_and_not_from_an_odd_last_hour():
     assert ahead["a"] == [(now, 0.5), (hour["saturation_at"].timestamp(), 1.0)]
     assert ahead["gone"] == [(now, 0.5), (now + 14 * 86400, 0.0)]
     assert ahead["flat"] == []
+    assert charts._forecast({"forecast_per_day": 0.1}, now) == [], "a table of an earlier version"
     chart = charts.capacity(rows)
     assert chart is not None
     figure = Figure()

@@ -88,7 +88,7 @@ def test_capacity(spark: SparkSession, seeds: list[int]):
 
 @pytest.mark.parametrize(("half_life", "as_of_day", "least"), [(3.0, None, 2.0), (0.01, 30.0, 0.0)])
 def test_songs(spark: SparkSession, seeds: list[int], half_life: float, as_of_day: float | None, least: float):
-    rows = cases(seeds[:2] + seeds[-2:], 60, days=20.0)
+    rows = cases(seeds[:2] + seeds[-2:], 120, days=20.0)
     events = frame(spark, shuffled(rows, 4))
     as_of = None if as_of_day is None else as_of_day * DAY
     moment = None if as_of is None else MONDAY.timestamp() + as_of

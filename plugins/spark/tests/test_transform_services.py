@@ -157,6 +157,8 @@ def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
         busy(log, hour, 0.01 * day + 0.93, service="full")
         busy(log, hour, 0.0001 * day, service="hardly rising")
         busy(log, hour, 1.25, service="over")
+        if hour < end - 25:
+            busy(log, hour, 0.3 * day, service="gone")
         if hour >= 24:
             busy(log, hour, 0.1 * day, service="seven days")
         if hour > 24:
@@ -173,7 +175,9 @@ def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
         (after(end * HOUR), "calm", 1, 0.0, 0.0, *NO_LINE),
     )
     lines = lines_of(table)
-    assert lines.keys() == {"echo", "falling", "full", "hardly rising", "over", "seven days", "no seven days", "calm"}
+    assert lines.keys() == {
+        "gone", "echo", "falling", "full", "hardly rising", "over", "seven days", "no seven days", "calm",
+    }  # fmt: skip
     assert lines["echo"] == pytest.approx((0.1, 0.8, end * HOUR + 2 * DAY))
     assert lines["falling"] == (pytest.approx(-0.1), pytest.approx(0.2), None)
     assert lines["full"] == pytest.approx((0.01, 1.0, end * HOUR))
@@ -181,6 +185,7 @@ def test_a_line_through_days_tells_when_a_service_is_full(spark: SparkSession):
     assert lines["hardly rising"] == (pytest.approx(0.0001), pytest.approx(0.0007), None)
     assert lines["seven days"] == pytest.approx((0.1, 0.7, end * HOUR + 3 * DAY))
     assert lines["no seven days"] == NO_LINE
+    assert lines_of(capacity(frame(spark, log.rows), Capacity(days=5)))["gone"] == NO_LINE
 
 
 @pytest.mark.parametrize("hours", [38, 71, 8 * 24 + 2, 15 * 24 + 13])

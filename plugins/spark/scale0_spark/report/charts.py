@@ -313,7 +313,7 @@ def capacity(rows: Rows) -> Chart | None:
 
 def _forecast(row: Row, now: float) -> Line:
     """Give the way along the line through the last days: to being full, but no further than the next weeks."""
-    slope, value = row["forecast_per_day"], row["forecast_now"]
+    slope, value = row["forecast_per_day"], row.get("forecast_now")  # which tables of an earlier version lack
     if not slope or value is None:
         return []
     days = FORECAST_DAYS if slope < 0 else min(FORECAST_DAYS, max(0.0, (1.0 - value) / slope))

@@ -50,17 +50,18 @@ def capacity(events: DataFrame, options: Capacity = Capacity()) -> DataFrame:
 
 def of_hours(sums: DataFrame, options: Capacity = Capacity()) -> DataFrame:
     """Make the table from what workers did by hour."""
-    last = sums.agg(F.max("window_start").alias("last"), F.max("heard").alias("heard"))
+    # windows, and no join with their sums: the sums would be made twice
+    everything = Window.partitionBy(F.lit(0))
+    last, heard = F.max("window_start").over(everything), F.max("heard").over(everything)
     hours = (
-        present_workers(sums)
-        .groupBy("window_start", "service")
+        present_workers(sums.withColumns({"last": last, "heard": heard}), "last", "heard")
+        .groupBy("window_start", "service", "last", "heard")
         .agg(
             F.count(F.lit(1)).alias("workers"),
             F.sum("busy_s").alias("busy_s"),
             F.sum("slots").alias("slots"),
             F.max("more_than_joined").alias("more_than_joined"),
         )
-        .crossJoin(F.broadcast(last))
         .withColumn("utilisation", F.col("busy_s") / (F.col("slots") * _passed()))
     )
     return in_order(_with_forecast(_in_span(hours), options), "service", "window_start")
@@ -84,7 +85,9 @@ def _with_forecast(hours: DataFrame, options: Capacity) -> DataFrame:
     days = _with_days(hours)
     # days are counted back from the beginning of the last hour: the line's value then is its intercept
     then = -F.col("ago")
-    enough = F.count("day").over(of_service) >= options.days
+    newest = F.min(F.when(F.col("day").isNotNull(), F.col("ago"))).over(of_service)
+    # a service that is gone fills up no more, however it went up before
+    enough = (F.count("day").over(of_service) >= options.days) & (newest == 0)
     lined = days.withColumns(
         {
             "slope": F.when(enough, F.regr_slope("day", then).over(of_service)),

@@ -56,7 +56,6 @@ def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:
     demand, work, workers = _demand(hours, options), _work(hours), _workers(hours, options)
     rows = (
         demand.join(workers, PLACE, "full_outer")
-        .join(_offered(hours), "service", "left_semi")
         .join(work, PLACE, "left_outer")
         .fillna(0.0, ["requests", "share", "turned_away", "load"])
         .fillna(0, ["workers_now"])
@@ -66,9 +65,11 @@ def of_hours(hours: DataFrame, options: Placement = Placement()) -> DataFrame:
 
 
 def _demand(hours: DataFrame, options: Placement) -> DataFrame:
-    last = hours.agg(F.max(F.unix_micros("window_start")).alias("last"))
+    last = F.max(F.unix_micros("window_start")).over(Window.partitionBy(F.lit(0)))
+    offered = F.max(_shows_a_worker()).over(Window.partitionBy("service"))
     recent = F.unix_micros("window_start") > F.col("last") - F.lit(options.recent_days * DAY * 1e6)
-    asked = hours.where(F.col("told") > 0).withColumn("group", _group()).crossJoin(F.broadcast(last))
+    known = hours.withColumns({"last": last, "offered": offered, "group": _group()})
+    asked = known.where((F.col("told") > 0) & F.col("offered"))
     counted = asked.groupBy(*PLACE).agg(
         F.sum("requests").alias("requests"),
         share(_sum_where(recent, "turned_away"), _sum_where(recent, "requests")).alias("turned_away"),
@@ -81,10 +82,9 @@ def _sum_where(condition: Column, column: str) -> Column:
     return F.sum(F.when(condition, F.col(column)).otherwise(F.lit(0.0)))
 
 
-def _offered(hours: DataFrame) -> DataFrame:
-    """Give the services that had a worker, or a request that one answered."""
-    had = F.col("peer").isNotNull() & (F.col("sign_at").isNotNull() | F.col("busy_s").isNotNull())
-    return hours.where(had).select("service").distinct()
+def _shows_a_worker() -> Column:
+    """Tell whether a service had a worker, or a request that one answered."""
+    return F.col("peer").isNotNull() & (F.col("sign_at").isNotNull() | F.col("busy_s").isNotNull())
 
 
 def _work(hours: DataFrame) -> DataFrame:

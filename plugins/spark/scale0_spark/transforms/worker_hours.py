@@ -59,14 +59,15 @@ def busy_workers(hours: DataFrame) -> DataFrame:
     return busy.agg(F.sum("busy_s").alias("busy_s"), F.max_by("group", "served_at").alias("group"))
 
 
-def present_workers(hours: DataFrame) -> DataFrame:
+def present_workers(hours: DataFrame, *beside: str) -> DataFrame:
     """Give the workers of each hour, idle ones as well: how long each was busy, and how many tasks it may do at once.
 
     A worker was there if it served, joined or beat in that hour. It may do as many tasks as it said in its last join up
-    to the end of the hour.
+    to the end of the hour. `beside` are columns that are the same in all rows, to be taken along.
     """
     of_worker = hours.where(F.col("peer").isNotNull()).groupBy("window_start", *WORKER)
     told = of_worker.agg(
+        *(F.max(name).alias(name) for name in beside),
         F.sum("busy_s").alias("busy_s"),
         (F.sum("beats") > 0).alias("beat"),
         F.max("seen_at").alias("seen_at"),
@@ -81,7 +82,7 @@ def present_workers(hours: DataFrame) -> DataFrame:
         .where(served | F.col("seen_at").isNotNull())
         .select(
             "window_start", *WORKER, F.coalesce("busy_s", F.lit(0.0)).alias("busy_s"), "slots",
-            (served | F.col("beat")).alias("more_than_joined"),
+            (served | F.col("beat")).alias("more_than_joined"), *beside,
         )
     )  # fmt: skip
 

@@ -22,6 +22,9 @@ NOTE = "scale0.json"
 Note = Mapping[str, Any]
 """What the state of a stream depends on: `folder`, or `pipe`, `address` and `group`; and for some tables more."""
 
+UNNOTED: Note = {"half_life_days": 7.0}
+"""What sums were made with before there were notes, and nobody could choose."""
+
 ANEW = "go on as before; or begin anew with another folder for --checkpoints, and for --out"
 
 
@@ -34,7 +37,7 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
     if before is None:  # of a version that made no notes, or it was removed
         if not note_fits(found, note):
             raise _refused(checkpoint, found, in_words(note), ANEW)
-        return
+        before = {**note, **{key: value for key, value in UNNOTED.items() if key in note}}
     if any(before.get(key, value) != value for key, value in note.items()) or before.keys() - note.keys():
         raise _refused(checkpoint, in_words(before), in_words(note), _remedy(checkpoint, before, note))
 
@@ -71,7 +74,7 @@ def _refused(checkpoint: Path, before: str, now: str, remedy: str) -> UsageError
 
 def _remedy(checkpoint: Path, before: Note, note: Note) -> str:
     if "pipe" in note and {**before, "address": ""} == {**note, "address": ""}:
-        return f"{ANEW}; or, if it is the same pipe at another address, remove {checkpoint / NOTE}"
+        return f"{ANEW}; or, if it is the same pipe at another address, write that into {checkpoint / NOTE}"
     return ANEW
 
 
@@ -84,7 +87,7 @@ def _read(checkpoint: Path) -> Note | None:
 
 def _source_in(checkpoint: Path) -> str | None:
     """Give where the events of a checkpoint come from, in words; None if it has no batch yet, or cannot be read."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, LookupError, TypeError):
         batches = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
         newest = max(batches, key=lambda path: int(path.name))
         offset = json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])

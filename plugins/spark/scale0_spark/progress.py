@@ -373,10 +373,6 @@ class StreamWatch:
         """Count what the queries told since the last look."""
         self._batches()
 
-    def too_late(self) -> dict[str, int]:
-        """Give how many events came too late for each table, as far as they were counted."""
-        return {each.table: each.missed.too_late for each in self._counted}
-
     def missed(self) -> dict[str, Missed]:
         """Give what is not in each table, as far as it was counted."""
         return {each.table: each.missed for each in self._counted}

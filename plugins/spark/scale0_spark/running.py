@@ -332,9 +332,9 @@ def _counting_skipped(events: DataFrame) -> DataFrame:
     """Have the query tell of the rows that stand for chunks; they are of no kind, so that no table has them."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    number = F.when(F.col("v").isNull() & F.col("kind").isNull(), F.col("sequence"))
-    named = F.slice(F.array_sort(F.collect_set(number)), 1, MOST_NAMED)
-    return events.observe(SKIPPED, F.count(number).alias("chunks"), named.alias("named"))
+    is_mark = F.col("kind").isNull()
+    named = F.slice(F.array_sort(F.collect_set(F.when(is_mark, F.col("sequence")))), 1, MOST_NAMED)
+    return events.observe(SKIPPED, F.sum(F.when(is_mark, F.col("count"))).alias("chunks"), named.alias("named"))
 
 
 def _wait(queries: Sequence[StreamingQuery], ended: threading.Event, watch: StreamWatch) -> None:

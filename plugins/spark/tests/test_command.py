@@ -154,7 +154,7 @@ def noted(
     [
         ({"pipe": "events", "address": "tcp://127.0.0.1:1", "group": "spark"}, [*HERE, "--group", "mine"], "--out"),
         ({"pipe": "others", "address": "tcp://127.0.0.1:1", "group": "spark"}, [*HERE], "--out"),
-        ({"pipe": "events", "address": "tcp://127.0.0.1:2", "group": "spark"}, [*HERE], "at another address, remove"),
+        ({"pipe": "events", "address": "tcp://127.0.0.1:2", "group": "spark"}, [*HERE], "another address, write that"),
         ({"folder": "/another/folder"}, [], "--out"),
         ({"folder": "/another/folder"}, [*HERE], "--out"),
     ],
@@ -177,6 +177,19 @@ def test_sums_of_another_half_life_are_not_added_to(tmp_path: Path):
     failure = call("stream", *place, "--half-life", "2").exception
     assert isinstance(failure, UsageError)
     assert "half-life of 7.0 days" in failure.problem.what
+
+
+def test_sums_without_a_note_are_of_the_half_life_that_there_was(tmp_path: Path):
+    checkpoint = noted(tmp_path, "popularity", None, '{"logOffset":0}')
+    with pytest.raises(UsageError, match=r"half-life of 7\.0 days"):
+        checkpoints.check_checkpoint(checkpoint, {"folder": "/here", "half_life_days": 2.0})
+
+
+@pytest.mark.parametrize("offset", ["", "7", "[]", "null", "{"])
+def test_a_checkpoint_that_cannot_be_read_is_left_to_spark(tmp_path: Path, offset: str):
+    checkpoint = noted(tmp_path, "popularity", None, offset)
+    (checkpoint / "offsets" / "0").write_text(offset)
+    checkpoints.check_checkpoint(checkpoint, {"folder": "/here", "half_life_days": 7.0})
 
 
 def test_a_checkpoint_goes_on_with_what_it_is_of_and_one_without_a_batch_is_of_nothing_yet(tmp_path: Path):

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scale0_spark import progress
-from scale0_spark.progress import Progress, StreamWatch, Work, batch_of, duration, number, stream_line, work_line
+from scale0_spark.progress import (
+    Missed,
+    Progress,
+    StreamWatch,
+    Work,
+    batch_of,
+    duration,
+    number,
+    stream_line,
+    work_line,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,14 +167,14 @@ def test_events_that_came_too_late_are_counted_over_all_batches_each_once():
     query = Query("trends_hour")
     watch = StreamWatch([query])
     watch.count()
-    assert (watch.look(), watch.too_late()) == ("", {"trends_hour": 0})
+    assert (watch.look(), watch.missed()) == ("", {"trends_hour": Missed()})
     query.tell(0, 0)
     watch.count()
     for batch, dropped in ((1, 5), (2, 7), (3, 0), (3, 4), (3, 0)):  # Spark tells of a batch before it has rows, too
         query.tell(batch, dropped)
     assert watch.look() == "trends_hour: batch 3 · 100 rows · 100 rows/s · 16 too late"
     assert watch.look() == watch.brief()
-    assert watch.too_late() == {"trends_hour": 16}
+    assert watch.missed() == {"trends_hour": Missed(too_late=16)}
 
 
 def test_chunks_that_were_left_out_are_counted_and_the_first_of_them_named():

@@ -196,7 +196,7 @@ def test_a_stream_over_stored_history_counts_every_event_of_the_time_that_is_kep
     assert got is not None
     since = max(row["window_start"] for row in trends) - (keep or ALL).total_seconds()
     same(of_arrow(got), [row for row in trends if row["window_start"] > since])
-    assert watch.too_late() == {"trends_hour": 0}
+    assert watch.missed() == {"trends_hour": Missed()}
 
 
 def test_a_stream_tells_what_came_too_late_for_it(

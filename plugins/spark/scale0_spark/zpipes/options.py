@@ -32,7 +32,7 @@ class Options:
     partitions: int = 1
     fail_on_data_loss: bool = True
     mark_skipped: bool = False
-    """Whether a row that has only pipe and sequence stands for each chunk that was left out; of events only."""
+    """Whether a row that has only pipe, sequence and count stands for chunks that were left out; of events only."""
     timeout: float = 60.0
     """Seconds for which a broker that does not answer is asked again."""
     staging_timeout: float = 3600.0

@@ -20,6 +20,9 @@ LOG = logging.getLogger(__name__)
 CHUNKS = pa.schema([("pipe", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 """Rows of ``payload`` chunks: one for each chunk."""
 
+GONE = pa.schema([("pipe", pa.string()), ("sequence", pa.int64()), ("count", pa.int64())])
+"""Chunks in a row that are there no more: the first of them, and how many."""
+
 _TYPES = {
     "short": pa.int16(),
     "long": pa.int64(),
@@ -73,15 +76,16 @@ def _aligned(frame: Any) -> pa.Buffer:
 def events_in(chunks: pa.RecordBatch, *, skip_bad: bool = False, mark: bool = False) -> Iterator[pa.RecordBatch]:
     """Make rows of events of rows of chunks; a chunk that holds no events is an error, or left out with a warning.
 
-    With `mark`, a row that has only pipe and sequence stands for a chunk that is left out, or has no data any more.
+    With `mark`, a row that has only pipe, sequence and `count` stands for a chunk that is left out, or for as many that
+    are gone as it says.
     """
-    pipes, sequences, all_data = chunks.columns
-    if all_data.null_count:
-        yield _marks(pipes, sequences)
+    if chunks.schema == GONE:
+        yield _marks(*chunks.columns)
         return
-    for pipe, sequence, data in zip(pipes, sequences, all_data, strict=True):
+    for pipe, sequence, data in zip(*chunks.columns, strict=True):
         try:
             table = read_plain(data.as_buffer())
+            _check_kinds(table)
             columns = [_column(table, field) for field in EVENT_COLUMNS]
             _check_version(columns[EVENT_COLUMNS.get_field_index("v")])
         except (pa.ArrowException, ValueError, OSError, TypeError) as error:
@@ -94,7 +98,7 @@ def events_in(chunks: pa.RecordBatch, *, skip_bad: bool = False, mark: bool = Fa
                 raise PayloadError(what, why, "the query cannot go on", remedy) from None
             LOG.warning("%s and is left out: %s", what, why)
             if mark:
-                yield _marks(pa.repeat(pipe, 1), pa.repeat(sequence, 1))
+                yield _marks(pa.repeat(pipe, 1), pa.repeat(sequence, 1), pa.array([1], pa.int64()))
             continue
         rows = table.num_rows
         columns += [pa.chunked_array([pa.repeat(value, rows)]) for value in (pipe, sequence)]
@@ -102,16 +106,21 @@ def events_in(chunks: pa.RecordBatch, *, skip_bad: bool = False, mark: bool = Fa
 
 
 def gone(pipe: str, start: int, end: int) -> pa.RecordBatch:
-    """Give rows of chunks that are there no more: none of them has data."""
-    rows = end - start
-    columns = [pa.repeat(pipe, rows), pa.array(range(start, end), pa.int64()), pa.nulls(rows, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
+    """Give one row for all chunks of a range that are there no more, which may be many."""
+    return pa.RecordBatch.from_pylist([{"pipe": pipe, "sequence": start, "count": end - start}], GONE)
 
 
-def _marks(pipes: pa.Array, sequences: pa.Array) -> pa.RecordBatch:
-    """Give rows that stand for chunks, and have nothing of an event."""
-    columns = [*(pa.nulls(len(pipes), field.type) for field in EVENT_COLUMNS), pipes, sequences]
+def _marks(pipes: pa.Array, sequences: pa.Array, counts: pa.Array) -> pa.RecordBatch:
+    """Give rows that stand for chunks, and have nothing of an event but how many chunks they stand for."""
+    given = {"count": counts, "pipe": pipes, "sequence": sequences}
+    columns = [given.get(field.name, pa.nulls(len(pipes), field.type)) for field in EVENTS]
     return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
+
+
+def _check_kinds(table: pa.Table) -> None:
+    """Refuse what any Arrow stream may hold: an event says of which kind it is."""
+    if "kind" not in table.column_names or table.column("kind").null_count:
+        raise ValueError("it holds rows that do not say of which kind of events they are")
 
 
 def _check_version(versions: pa.ChunkedArray) -> None:

@@ -118,15 +118,15 @@ def _moved(pipes: Pipes, pipe: str, writer: str, number: int, staged: list[str],
 
     Nobody needs to hold the pipe until the next batch: the broker knows its writers also when it was forgotten.
     """
-    is_new = pipes.link(pipe)
+    link = pipes.link(pipe)
     try:
         return pipes.move(pipe, writer, number, staged)
     except RefusedError as error:
         if error.code != 404 or tries <= 1 or pipes.state(pipe) is not None:
             raise
     finally:
-        if is_new:
-            pipes.unlink(pipe)
+        if link is not None:
+            pipes.unlink(pipe, link)
     return _moved(pipes, pipe, writer, number, staged, tries - 1)
 
 

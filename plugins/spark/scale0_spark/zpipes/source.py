@@ -76,15 +76,15 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         state = self._pipes.state(pipe)
         is_known = state is not None and options.group in state.groups
-        linked = state is None and self._pipes.link(pipe)
+        link = self._pipes.link(pipe) if state is None else None
         try:
             first = self._pipes.make_group(pipe, options.group, options.starting)
         except RefusedError as error:
             if error.code == 410:
                 raise self._lost(f"pipe {pipe} cannot be read from chunk {options.starting}", str(error)) from None
             raise
-        if linked:
-            self._pipes.unlink(pipe)  # from now on it is there for the group's sake
+        if link is not None:
+            self._pipes.unlink(pipe, link)  # from now on it is there for the group's sake
         state = self._state(pipe)
         wanted = first
         if is_known and isinstance(options.starting, int):

@@ -175,16 +175,17 @@ class Pipes:
             raise
         return PipeState.read(pipe, answer[0].bytes if answer else b"")
 
-    def link(self, pipe: str) -> bool:
-        """Have a link to a pipe, which is made if it is not there; tell whether it is a new one, to take away later.
+    def link(self, pipe: str) -> float | None:
+        """Have a link to a pipe, which is made if it is not there; one that is new is given, to take away later.
 
-        Where no answer came, the pipe is looked at before it is opened again: one link is enough, whosever it is.
+        Where no answer came, the pipe is looked at before it is opened again: one link is enough, whosever it is. Links
+        have no names; what is given is when the pipe was made.
         """
         end, wait = time.monotonic() + self._timeout, FIRST_WAIT
         while True:
             state = self.state(pipe)
             if state is not None and state.links:
-                return False
+                return None
             answer = self._asked_once(wait, "OPEN", pipe)
             is_over = time.monotonic() >= end
             if answer is None:
@@ -193,13 +194,19 @@ class Pipes:
                 wait *= 2
             elif (code := _code(answer)) not in PASSES or is_over:
                 self._checked(answer, code)
-                return True
+                state = self.state(pipe)
+                return None if state is None else state.made
             else:
                 time.sleep(PAUSE)
 
-    def unlink(self, pipe: str) -> None:
-        """Take a link away. It is asked for once: should that get lost, the broker forgets an unused pipe in time."""
-        self._asked_once(FIRST_WAIT, "CLOSE", pipe)
+    def unlink(self, pipe: str, link: float) -> None:
+        """Take a link away, unless the pipe is another one by now, whose links are those of others.
+
+        It is asked for once: should that get lost, the broker forgets an unused pipe in time.
+        """
+        state = self.state(pipe)
+        if state is not None and state.made == link:
+            self._asked_once(FIRST_WAIT, "CLOSE", pipe)
 
     def make_group(self, pipe: str, group: str, start: str | int, lease_ms: int = 0) -> int:
         """Make a group that begins at a number, or find it; give the number of its first chunk."""

@@ -170,10 +170,14 @@ def _is_remote(spark: SparkSession) -> bool:
 
 
 def _classic_counter(spark: SparkSession) -> Callable[[], Work]:
-    """Count by Spark's own store of what it did, which is kept also without its pages."""
+    """Count by Spark's own store of what it did, which is kept also without its pages; jobs of before are left out.
+
+    To ask for these as well would take seconds in a session that has done much.
+    """
     context = spark.sparkContext
     store = context._jsc.sc().statusStore()  # noqa: SLF001  the tracker that is public counts no rows
     tracker = context.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
     done: dict[int, Work] = {}
 
     def stage(number: int) -> Work:
@@ -194,7 +198,7 @@ def _classic_counter(spark: SparkSession) -> Callable[[], Work]:
         return work
 
     def count() -> Work:
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(None)]
+        jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup(None)) - before]
         stages = sorted({number for job in jobs if job is not None for number in job.stageIds})
         return total(stage(number) for number in stages)
 

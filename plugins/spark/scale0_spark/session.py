@@ -161,6 +161,8 @@ def classic_settings(app: str, master: str, folder: Path, *, ui: bool) -> dict[s
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **_sql_settings(master),
     }
+    if not ui:  # for whose pages Spark keeps the plans of a thousand queries: a stream would fill its memory with them
+        settings["spark.sql.ui.retainedExecutions"] = "10"
     if is_on_loopback(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if master.startswith("local"):

@@ -17,6 +17,7 @@ def test_a_local_session_stays_on_loopback_and_uses_the_cores_it_is_given(tmp_pa
     assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.sql.objectHashAggregate.sortBased.fallbackThreshold"] == "65536"
     assert settings["spark.ui.enabled"] == "false"
+    assert "spark.sql.ui.retainedExecutions" in settings.keys() - classic_settings("app", "local", tmp_path, ui=True)
 
 
 def test_batches_are_cut_finer_than_the_state_of_streams(tmp_path: Path):

@@ -1,10 +1,10 @@
 """What telemetry costs: the CPU of a broker per task with the plugin telemetry, beside one without it in the same run.
 
 Both brokers are Scale0's own, with the same native clients and workers; one stores an event for each task in Parquet
-files, by the plugin's defaults and without sampling. The same is measured for requests of Majordomo, which cost a
-broker far less than tasks do. What is measured is less than what one minute differs from the next by, so the two have
-their turns within a round many times, each for some tenths of a second; a round has about as many events as a group of
-rows in a file.
+files, by the plugin's defaults and without sampling. The same is measured for requests of Majordomo, of which a worker
+has one at a time. What is measured is less than what one minute differs from the next by, so the two have their turns
+within a round many times, each for some tenths of a second; a round has about as many events as a group of rows in a
+file.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ TARGETS = (
 Plugins = Mapping[str, Mapping[str, Any]]
 """The tables of plugins, by name."""
 
+Measured = Mapping[str, float]
+"""The figures of a broker in one round."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -106,7 +109,7 @@ CASES = (
 )
 
 
-def measure_round(servers: Mapping[str, Server], case: Case, options: argparse.Namespace) -> Samples[str]:
+def measure_round(servers: Mapping[str, Server], case: Case, options: argparse.Namespace) -> Mapping[str, Measured]:
     """Send tasks to both brokers, a few at a time, now to one and now to the other.
 
     What a broker does while the other has its turn counts for it: storing events goes on for a while. All else that it
@@ -120,13 +123,13 @@ def measure_round(servers: Mapping[str, Server], case: Case, options: argparse.N
             seconds[name] += drive(servers[name], load)["seconds"]
     time.sleep(AFTERWARDS)
     tasks = options.slices * options.tasks
-    found: Samples[str] = {}
+    found = {}
     for name, server in servers.items():
         cpu, parts = before[name]
         found[name] = {
-            "cpu_s_per_100k": [(server.cpu_seconds() - cpu) / tasks * 100_000],
-            "tasks_per_s": [tasks / seconds[name]],
-            **{f"us_{part}": [(now - parts[part]) / tasks * 1e6] for part, now in cpu_by_part(server.pid).items()},
+            "cpu_s_per_100k": (server.cpu_seconds() - cpu) / tasks * 100_000,
+            "tasks_per_s": tasks / seconds[name],
+            **{f"us_{part}": (now - parts[part]) / tasks * 1e6 for part, now in cpu_by_part(server.pid).items()},
         }
     return found
 
@@ -158,8 +161,8 @@ def measure_one_start(case: Case, options: argparse.Namespace, samples: Samples[
             servers = {name: case.start(folder, plugins[name], stack, options.workers) for name in BROKERS}
             for _ in range(options.rounds):
                 for name, found in measure_round(servers, case, options).items():
-                    for figure, values in found.items():
-                        samples.setdefault(name, {}).setdefault(figure, []).extend(values)
+                    for figure, value in found.items():
+                        samples.setdefault(name, {}).setdefault(figure, []).append(value)
         rows, size = stored(events, case.kind)
     expected = options.rounds * options.slices * options.tasks
     if rows < expected:

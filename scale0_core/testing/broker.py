@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -81,7 +82,9 @@ class ThreadBroker(RealBroker):
 class ProcessBroker(RealBroker):
     """A broker in a process of its own, started as a user would; ``log`` holds what it wrote, one dict a line."""
 
-    def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name, self.folder = name, folder
         self.log: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -89,6 +92,7 @@ class ProcessBroker(RealBroker):
         self.process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "scale0_core", "broker", "--name", name, "--set", "log.format=json", *arguments],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+            env={**os.environ, **(environment or {})},
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name=f"log of broker {name}", daemon=True)
         self._reader.start()
@@ -185,10 +189,14 @@ class BrokerStarter:
         *,
         name: str | None = None,
         arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> ProcessBroker:
-        """Start a broker in a process of its own; ``settings`` are like the tables of broker.toml."""
+        """Start a broker in a process of its own; ``settings`` are like the tables of broker.toml.
+
+        ``environment`` is added to the variables of the process, such as those of a `SlowDisk`.
+        """
         config, name, folder = self._prepare("process", plugins, settings, name)
-        broker = ProcessBroker(name, folder, ["--config", str(config), *arguments])
+        broker = ProcessBroker(name, folder, ["--config", str(config), *arguments], environment)
         self._cleanup.callback(broker.stop)
         return broker
 

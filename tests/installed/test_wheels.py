@@ -100,6 +100,6 @@ def test_the_tests_of_every_plugin_pass_against_its_wheel_with_no_other_plugin(s
     tools = ("pytest", "pytest-rerunfailures", "pytest-timeout", "hypothesis")
     environment = Environment(tmp_path / "venv").create(core, f"{own}[testing]", *tools)
     # the slow ones, such as those with many kill -9, are enough once, from the sources
-    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--reruns", "1", "--timeout", "300")
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not soak", "--reruns", "1", "--timeout", "300")
     where = ("-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests")
     run(environment.python, "-m", "pytest", *options, *where, cwd=tmp_path, timeout=800)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import attrs
 import zmq
 
 from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
+from scale0_core.broker.outbox import GONE, Outbox, Outcome
 from scale0_core.broker.seat import BUSY, Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.events import Event
@@ -25,7 +26,7 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, Queues, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
@@ -203,11 +204,11 @@ class Loop:
             left = end - self.clock.now()
             if any(station.seat.sends for station in self.stations) and left > 0:
                 continue  # answers to sends that failed
-            unsent = any(station.outbox for station in self.stations)
-            if not (in_flight or unsent) or left <= 0:
+            retries = [station.outbox.due for station in self.stations if station.outbox.due is not None]
+            if not (in_flight or retries) or left <= 0:
                 return in_flight
             # only the waker: no new messages are taken any more
-            patience = min(left, RETRY_AFTER) if unsent else left
+            patience = max(0.0, min([end, *retries]) - self.clock.now())
             self.wire.poller((), self._waker.fd).wait(min(math.ceil(patience * 1000), LONGEST_WAIT_MS))
             self._waker.run()
 
@@ -357,39 +358,24 @@ class Loop:
         seat, outbox = station.seat, station.outbox
         returned = seat.take_sends()
         failures = self._connect(station, now) if seat.connections else []
-        waited = len(outbox)
-        sends, refused = outbox.outgoing(returned, now)
-        errors = self.wire.send(station.ports, sends)
-        if not (waited or errors or failures):  # as nearly always
-            seat.sent(len(sends), (), now)
-            return len(sends), []
-        failures += [_failure(send, FULL) for send in refused]
-        return self._settle(station, sends, errors, failures, waited, now)
+        if outbox:
+            outcome = outbox.send(returned, now, partial(self.wire.send, station.ports))
+        else:
+            errors = self.wire.send(station.ports, returned)
+            if not (errors or failures):  # as nearly always
+                seat.sent(len(returned), (), now)
+                return len(returned), []
+            outcome = outbox.settle(returned, errors, now)
+        return self._settle(station, outcome, failures, now)
 
     def _settle(
-        self,
-        station: Station,
-        sends: list[Send],
-        errors: list[tuple[int, str]],
-        failures: list[SendFailure],
-        waited: int,
-        now: float,
+        self, station: Station, outcome: Outcome, failures: list[SendFailure], now: float
     ) -> tuple[int, list[SendFailure]]:
-        """See to what could not be sent: keep it, or give it back; so many of the sends had waited before."""
-        seat, outbox = station.seat, station.outbox
-        retried = waited if not outbox else 0  # those that waited are tried all together, and first
-        kept_before = waited - retried
-        if errors:
-            refused = outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
-            failures += [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
-            failures += [_failure(send, FULL) for send in refused]
-        sent = len(sends) - len(errors)
-        if seat.wants_delays and (outbox or retried):
-            failed = {index for index, _ in errors}
-            left = [sends[index] for index in range(retried) if index not in failed]
-            seat.delayed(outbox.kept(kept_before), left, now)
-        seat.sent(sent + len(failures), failures, now)
-        return sent, failures
+        """Let the service know what could not be sent, or only later; return what ``_send`` returns."""
+        failures += outcome.failures
+        station.seat.delayed(outcome.delayed, outcome.left, now)
+        station.seat.sent(outcome.sent + len(failures), failures, now)
+        return outcome.sent, failures
 
     def _rush(self, station: Station, name: str, port: Port) -> None:
         """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
@@ -409,7 +395,8 @@ class Loop:
             self._watch(station, before, rushed.received)
         seat.sent(sent, (), rushed.now)
         if rushed.failures:
-            went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)
+            outcome = station.outbox.settle(rushed.batch, rushed.failures, rushed.now)
+            went, failures = self._settle(station, outcome, failures, rushed.now)
             sent += went
         seat.release_later()
         now = self.clock.now()
@@ -459,9 +446,3 @@ class Loop:
 def _sooner(one: float | None, other: float | None) -> float | None:
     """Give the shorter of two times to wait, where None waits for ever."""
     return other if one is None else one if other is None else min(one, other)
-
-
-def _failure(send: object, reason: str) -> SendFailure:
-    if isinstance(send, tuple) and len(send) == 2 and isinstance(send[0], str) and isinstance(send[1], tuple):
-        return SendFailure(send[0], send[1], reason)
-    return SendFailure("?", (), reason)

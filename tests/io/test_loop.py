@@ -316,7 +316,7 @@ def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc)
     service = Recorder(
         router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50
     )
-    loop = make_loop()
+    loop = make_loop(limits=LimitSettings(outbox_bytes=16 * 1024 * 1024))
     station = loop.add(Seat(service))
     seat = station.seat
     client = context.socket(zmq.DEALER)

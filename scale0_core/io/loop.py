@@ -7,6 +7,7 @@ each ready socket up to a bound, so that none starves the others; fire what is d
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -30,7 +31,10 @@ from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Sen
 
 LOG = get_logger("loop")
 
-SLOW_LOG_INTERVAL = 10.0
+LOG_INTERVAL = 10.0
+"""Seconds between two lines of the log about the same trouble."""
+DRAIN_PAUSE = 0.1
+"""Seconds for which a socket that cannot be read is left alone."""
 LONGEST_WAIT_MS = 2**31 - 1
 RUSH = 0.02
 """Seconds for which one busy socket may be served alone; deadlines that arise meanwhile may be as late."""
@@ -49,6 +53,7 @@ class Station:
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
+    broken_logged: float = float("-inf")
 
     def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
         """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
@@ -106,6 +111,8 @@ class Loop:
         self._poller: Poller | None = None
         self._paused: set[Station] = set()
         """Stations whose services have as many jobs in flight as they may."""
+        self._resting: dict[Port, float] = {}
+        """Sockets that could not be read, and until when they are left alone."""
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
         self._observes_events = False
@@ -187,6 +194,8 @@ class Loop:
         now = self.clock.woke(wait)
         if self.clock.stalled:
             LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
+        if self._resting:
+            self._end_rests(now)
         received = self._receive(ready, now)
         if due is not None and due <= now:
             self._on_deadlines(now)
@@ -229,7 +238,7 @@ class Loop:
 
     def _nearest_deadline(self) -> float | None:
         """Give the time at which something is to be done without a message; -inf when at once."""
-        nearest = math.inf
+        nearest = min(self._resting.values()) if self._resting else math.inf
         for station in self.stations:
             if station.seat.sends:  # answers to sends that failed in the last turn
                 return -math.inf
@@ -254,10 +263,13 @@ class Loop:
             port: (station, name)
             for station in listening
             for name, port in station.ports.items()
-            if name in station.sockets
+            if name in station.sockets and port not in self._resting
         }
         self._by_monitor = {
-            port: (station, name) for station in listening for name, (port, _) in station.monitors.items()
+            port: (station, name)
+            for station in listening
+            for name, (port, _) in station.monitors.items()
+            if port not in self._resting
         }
         self._poller = self.wire.poller((*self._by_port, *self._by_monitor), self._waker.fd)
         return self._poller
@@ -279,14 +291,11 @@ class Loop:
                 continue  # the waker; it runs last, since what it runs may close ports
             if port in self._by_monitor:
                 station, name = self._by_monitor[port]
-                if port.drain(self.settings.batch):
+                if self._drain(station, name, port, now):
                     station.seat.peer_lost(name, now)
                 continue
             station, name = self._by_port[port]
-            messages = port.drain(self.settings.batch)
-            if port.dropped:
-                station.seat.counts.dropped["too many frames"] += port.dropped
-                port.dropped = 0
+            messages = self._drain(station, name, port, now)
             if not messages:
                 continue
             station.seat.receive(name, messages, now)
@@ -298,6 +307,40 @@ class Loop:
             self._waker.run()
         return received
 
+    def _drain(self, station: Station, name: str, port: Port, now: float) -> list[Frames]:
+        """Take messages from a socket; one that cannot be read is left alone for a moment, and harms no other."""
+        try:
+            messages = port.drain(self.settings.batch)
+        except Exception as error:
+            self._broken(station, name, port, error, now)
+            return []
+        if port.dropped:
+            by_reason = Counter({"too many frames": port.dropped - port.incomplete, "incomplete": port.incomplete})
+            station.seat.counts.dropped += by_reason  # without those of which there are none
+            port.dropped = port.incomplete = 0
+        return messages
+
+    def _broken(self, station: Station, name: str, port: Port, error: Exception, now: float) -> None:
+        self._resting[port] = now + DRAIN_PAUSE
+        self._poller = None
+        station.seat.counts.dropped["unreadable socket"] += 1
+        if now - station.broken_logged >= LOG_INTERVAL:
+            station.broken_logged = now
+            station.seat.log.error(
+                "socket cannot be read; retrying",
+                service=station.seat.service.name,
+                plugin=station.seat.plugin,
+                socket=name,
+                error=repr(error),
+                times=station.seat.counts.dropped["unreadable socket"],
+            )
+
+    def _end_rests(self, now: float) -> None:
+        """Listen again to sockets that were left alone for long enough."""
+        if any(until <= now for until in self._resting.values()):
+            self._resting = {port: until for port, until in self._resting.items() if until > now}
+            self._poller = None
+
     def _watch(self, station: Station, before: float, messages: int = 0) -> float:
         """Tell of a service that has held the loop since ``before`` for too long; give the time now."""
         now = self.clock.now()
@@ -307,7 +350,7 @@ class Loop:
 
     def _slow(self, station: Station, now: float, seconds: float, messages: int) -> None:
         station.seat.counts.slow += 1
-        if now - station.slow_logged >= SLOW_LOG_INTERVAL:
+        if now - station.slow_logged >= LOG_INTERVAL:
             station.slow_logged = now
             station.seat.log.warning(
                 "service held the loop for long; work that blocks belongs in a job",

@@ -1,4 +1,4 @@
-"""A client that never reads its answers, at a broker in a process of its own."""
+"""Peers that do what no client of ours does, at a broker in a process of its own."""
 
 from __future__ import annotations
 
@@ -51,3 +51,22 @@ def test_a_client_that_never_reads_costs_an_idle_broker_and_its_other_clients_no
     latencies = [ask(other, b"%d" % number) for number in range(30)]
     assert used < 0.1, f"{used:.2f} of a core while idle"
     assert median(latencies) < 0.05, f"{median(latencies) * 1000:.0f} ms"
+
+
+def test_half_a_message_on_the_publishers_socket_ends_nothing(scale0_broker, context, implementation):
+    broker = scale0_broker(
+        ["echo"],
+        {"wire": {"implementation": implementation}, "plugin": {"echo": {"bind": ["ipc://{runtime}/echo"]}}},
+    )
+    hostile = context.socket(zmq.XSUB)
+    hostile.connect(broker.addresses["scale0"]["config"][0])
+    hostile.send(b"\1topic")
+    for _ in range(20):
+        hostile.send_multipart([b"junk", b"\1topic"])
+    client = context.socket(zmq.DEALER)
+    client.setsockopt(zmq.RCVTIMEO, LONG_MS)
+    client.connect(broker.addresses["echo"]["requests"][0])
+    for number in range(50):
+        ask(client, b"%d" % number)
+    assert broker.stop() == 0
+    assert not [line for line in broker.log if line.get("level") == "error"]

@@ -88,7 +88,9 @@ class BrokerService:
         state: BrokerState = BrokerState.ACTIVE,
         remote_sockets: frozenset[str] = frozenset(),
     ) -> None:
-        self.state = state
+        self._state = state
+        self.on_state: Callable[[], None] | None = None
+        """Called when the broker is in another state."""
         self.counts: Counter[str] = Counter()
         self.registry = registry
         self._store, self._wall_time = store, wall_time
@@ -123,6 +125,31 @@ class BrokerService:
     def running(self) -> RunningConfig:
         """The configuration in force."""
         return self.negotiator.running
+
+    @property
+    def state(self) -> BrokerState:
+        """The state of the broker, which is that of all its services."""
+        return self._state
+
+    @property
+    def suspension(self) -> tuple[str, float]:
+        """Why the services of plugins may not serve, empty if they may; and until when they may still answer."""
+        return ("" if self._state is BrokerState.ACTIVE else self._state.value), self._drain_until
+
+    def _set_state(self, state: BrokerState, now: float) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        self._drain_until = now + DRAIN_SECONDS if state is BrokerState.DISABLED else -math.inf
+        if state is BrokerState.ACTIVE:
+            self.dispatcher.closed = False
+        if state is BrokerState.DISABLED:
+            LOG.warning("disabled: nothing but a request to enable is answered")
+        else:
+            LOG.info("enabled")
+        self._tell_change("state", state.value, None, now)
+        if self.on_state is not None:
+            self.on_state()
 
     @property
     def events(self) -> list[Event] | None:
@@ -406,8 +433,7 @@ class BrokerService:
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)
         self.management.set_users(running.network.users)
-        if self.state is BrokerState.JOINING:
-            self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
+        self._set_state(step(BROKER, self.state, BrokerEvent.CONFIGURED), self._now)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
         if self.dispatcher.telling is not None:
             self.dispatcher.telling.regroup(running.network.group)
@@ -582,27 +608,23 @@ class BrokerService:
         return {"kicked": len(found)}, effects
 
     def _disable(self, _: Arguments, now: float) -> Answer:
-        effects: list[Effect] = [*self._send_away()]
-        kept = self._keep_state(BrokerEvent.DISABLE, now)
-        self._drain_until = now + DRAIN_SECONDS
-        LOG.warning("disabled: nothing but a request to enable is answered")
-        return kept, effects
+        return self._change_state(BrokerEvent.DISABLE), []
 
     def _enable(self, _: Arguments, now: float) -> Answer:
         if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
             raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
-        kept = self._keep_state(BrokerEvent.ENABLE, now)
-        self.dispatcher.closed = False
-        LOG.info("enabled")
-        return kept, []
+        return self._change_state(BrokerEvent.ENABLE), []
 
-    def _keep_state(self, event: BrokerEvent, now: float) -> Deferred:
-        """Go to the state that follows; it is told when it is on record, and survives what comes then."""
-        before, self.state = self.state, step(BROKER, self.state, event)
-        state = self.state
-        if state is not before:
-            self._tell_change("state", state.value, None, now)
-        return Deferred(Job("store", self._store.save_state, state.value), lambda _: ({"state": state.value}, []))
+    def _change_state(self, event: BrokerEvent) -> Deferred:
+        """Go to the state that follows when it is on record, and not before: what fails there changes nothing."""
+
+        def recorded(_: object) -> Answer:
+            state = step(BROKER, self.state, event)
+            sent_away = self._send_away() if state is BrokerState.DISABLED is not self.state else []
+            self._set_state(state, self._now)
+            return {"state": state.value}, [*sent_away]
+
+        return Deferred(Job("store", self._store.save_state, step(BROKER, self.state, event).value), recorded)
 
     def _reload(self, _: Arguments, now: float) -> Answer:
         return Deferred(Job("store", self._store.reload, self.running), self._reloaded), []

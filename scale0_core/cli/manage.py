@@ -41,7 +41,7 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     try:
         answer = kit.ask(address, frames, who["timeout"])
     except kit.TimedOutError as error:
-        silent = "a broker that is disabled answers nothing but: scale0 enable"
+        silent = "a disabled broker ignores all but: scale0 enable; and scale0 status of its owner on its own machine"
         raise kit.TimedOutError(error.problem.what, error.problem.why, error.problem.consequence, silent) from error
     reply = wire.read_message(tuple(answer), routed=False)
     code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
@@ -141,7 +141,11 @@ def _change(name: str, help_text: str) -> click.Command:
 
 
 enable = _change("enable", "Have a disabled broker answer again.")
-disable = _change("disable", "Have a broker answer nothing but enable; tasks that are open may end.")
+disable = _change(
+    "disable",
+    "Disable a broker and its services: it ignores everything except `enable` and, on its own machine, `status`; "
+    "running tasks may finish.",
+)
 reload = _change("reload", "Have a broker read its configuration again; a change becomes a new version.")
 
 

@@ -97,14 +97,18 @@ class Broker:
         self._open_doors(provider)
 
     def _open_doors(self, provider: str) -> None:
-        """Let the services that take tasks have some."""
+        """Let the services of plugins serve while the broker does, and have tasks if they take some."""
         assert self.loop is not None
-        seats = [station.seat for station in self.loop.stations]
-        for own in seats:
-            if isinstance(own, BrokerSeat):
-                for seat in seats:
-                    if isinstance(seat, SeatWithDoor):
-                        own.open_door(seat, provider, self.loop.clock.now())
+        for own in self._own_seats():
+            for seat in (station.seat for station in self.loop.stations):
+                if seat is not own:
+                    own.rule(seat)
+                if isinstance(seat, SeatWithDoor):
+                    own.open_door(seat, provider, self.loop.clock.now())
+
+    def _own_seats(self) -> list[BrokerSeat]:
+        assert self.loop is not None
+        return [station.seat for station in self.loop.stations if isinstance(station.seat, BrokerSeat)]
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -118,6 +122,7 @@ class Broker:
                 for station in stations
             },
             counts={station.seat.service.name: station.seat.counts for station in stations},
+            state=next((own.state.value for own in self._own_seats()), "active"),
         )
 
     def run(self) -> None:

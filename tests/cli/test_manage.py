@@ -95,7 +95,8 @@ def test_kick(ask, worker):
 def test_disable_and_enable(ask, worker):
     assert ask("disable", "-o", "json")["state"] == "disabled"
     assert worker.recv_multipart()[1] == b"CHANGEBROKER"
-    assert "scale0 enable" in ask("status", "--timeout", "0.5", code=75)
+    assert ask("status", "-o", "json", code=1)["state"] == "disabled"
+    assert "scale0 enable" in ask("services", "--timeout", "0.5", code=75)
     worker.send_multipart([b"S0W01", b"HEARTBEAT", b""])
     assert not worker.poll(300)
     assert ask("enable", "-o", "json")["state"] == "active"

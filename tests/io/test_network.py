@@ -359,9 +359,12 @@ def test_a_disabled_broker_is_disabled_after_kill_9_and_says_nothing(scale0_brok
             continue
         client.say(b"S0C01", b"PING")
         client.say(b"S0C01", b"MANAGEMENTREQ", command="enable", auth_id="ada", auth_password="wrong")
-        manager.say(b"S0C01", b"MANAGEMENTREQ", command="state")
+        manager.say(b"S0C01", b"MANAGEMENTREQ", command="list_clients")
         assert client.silent(1.0)
         assert manager.silent()
+        assert [line["event"] for line in broker.log][-1] == "disabled", "it is not ready"
+        manager.say(b"S0C01", b"MANAGEMENTREQ", command="state")
+        assert json.loads(manager.hear()[2][0])["state"] == "disabled", "its owner may know"
         client.say(b"S0C01", b"MANAGEMENTREQ", command="enable", auth_id="ada", auth_password="secret")
         assert client.hear()[1]["code"] == 200
         client.say(b"S0C01", b"PING")

@@ -22,13 +22,23 @@ from scale0_core.broker.reporter import Reporter
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
-from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
+from scale0_core.errors import (
+    AddressError,
+    AddressInUseError,
+    ConfigError,
+    Exit,
+    PluginContractError,
+    PluginError,
+    PluginStartError,
+    RecordError,
+    Scale0Error,
+)
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
 from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BrokerContext, RunningBroker
-from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
+from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
 
 LOG = get_logger("broker")
 
@@ -221,23 +231,49 @@ class Broker:
         except Exception as error:
             for station in stations:
                 loop.remove(station)
-            failure = error if isinstance(error, PluginError) else _start_failed(name, error, settings)
+            failure = _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
 
     def _left_out(self, name: str, error: PluginError) -> None:
         """Tell that a plugin is left out; raise when the broker is not to run without it."""
-        if name in self.core.broker.required:
-            raise PluginError(
-                name, error.problem.what, error.problem.why,
-                "the broker does not start, since broker.required names this plugin", error.problem.remedy,
-            ) from error  # fmt: skip
+        needed_by = self.core.broker.needed_by(name)
+        if name in OWN or needed_by:
+            since = f", since {needed_by} names this plugin" if needed_by else ""
+            remedy = error.problem.remedy
+            if needed_by == "broker.plugins":
+                remedy += "; or start without it: --set broker.keep_going=true"
+            needed = PluginStartError(
+                name, error.problem.what, error.problem.why, f"the broker does not start{since}", remedy
+            )
+            needed.exit_code = error.exit_code
+            raise needed from error
         problem = error.problem
         LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
 
 
-def _start_failed(name: str, error: Exception, settings: object) -> PluginStartError:
-    what = f"plugin {name} could not be started"
+def _start_failed(name: str, error: Exception, settings: object) -> PluginError:
+    """Return why a plugin did not start, with the exit code that fits the cause."""
+    what = "the broker's own service could not be started" if name in OWN else f"plugin {name} could not be started"
+    cause = error.__cause__ if isinstance(error, PluginError) else error
+    if isinstance(cause, RecordError):
+        failure = PluginStartError(name, what, f"{cause.problem.what}: {cause.problem.why}", "", cause.problem.remedy)
+        failure.exit_code = cause.exit_code
+        return failure
+    if name in OWN and not isinstance(cause, Scale0Error):
+        why = f"{type(cause).__name__}: {cause}"
+        failure = PluginStartError(name, what, why, "", "please report it, with what SCALE0_DEBUG=1 shows")
+        failure.exit_code = Exit.BUG
+        return failure
+    if isinstance(error, PluginError):
+        return error
+    failure = _not_opened(name, what, error, settings)
+    if isinstance(error, AddressInUseError):
+        failure.exit_code = error.exit_code
+    return failure
+
+
+def _not_opened(name: str, what: str, error: Exception, settings: object) -> PluginStartError:
     if isinstance(error, AddressError):
         remedy = error.problem.remedy
         if isinstance(getattr(settings, "bind", None), tuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -19,7 +20,7 @@ from scale0_core.config.files import BrokerConfig
 from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
-from scale0_core.errors import PluginError
+from scale0_core.errors import PluginError, RecordError
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
@@ -31,9 +32,21 @@ LOG = get_logger("network")
 
 HISTORY_KEPT = 100
 
+VERSION = re.compile(r"[0-9]{10}")
+"""How the files of the history are named."""
+
+HIGHEST_VERSION = 10**10 - 2
+"""A record of a later one is damaged: no broker gets so far, and the names of the history have room for no more."""
+
+DAMAGED = (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
+"""What reading any bytes as a record may raise."""
+
 
 class FileStore:
-    """Keeps state and configurations in a folder. Every file is written whole or not at all."""
+    """Keeps state and configurations in a folder. Every file is written whole or not at all.
+
+    What cannot be written, or not be taken for what it should be, is a RecordError.
+    """
 
     def __init__(self, folder: Path, read_network: Callable[[], NetworkConfig], writers: Mapping[str, Writer]) -> None:
         self._folder = folder
@@ -47,7 +60,7 @@ class FileStore:
             return BrokerState(json.loads(path.read_text(encoding="utf-8"))["state"])
         except FileNotFoundError:
             return BrokerState(default)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except DAMAGED as error:
             # it may have said disabled, and who disabled the broker had a reason
             LOG.error(
                 "the broker's state cannot be read: it starts disabled and answers nothing but enable", path=str(path),
@@ -69,11 +82,14 @@ class FileStore:
         return known if running.version == known.version else running
 
     def _latest(self) -> tuple[int, str]:
-        """Give the highest version on record and its hash; the history knows them too if the record of them is lost."""
-        newest = sorted((self._folder / "history").glob("*.json"))[-2:]
-        records = [self._read(path) for path in (self._folder / "current.json", *newest)]
-        known = [(kept["version"], str(kept.get("hash", ""))) for kept in records if type(kept.get("version")) is int]
-        return max(known, default=(0, ""))
+        """Return the highest version on record and its hash, which is empty where the record of it is damaged.
+
+        The names of the history say which versions there were, so that none comes twice, whatever the records hold.
+        """
+        history = [path for path in sorted((self._folder / "history").glob("*.json")) if _is_version(path.stem)]
+        named = [(int(path.stem), "") for path in history[-1:]]
+        records = [self._read(path) for path in (self._folder / "current.json", *history[-2:])]
+        return max([*named, *(known for known in map(_version_in, records) if known)], default=(0, ""))
 
     def _recorded(self, version: int, known_hash: str) -> RunningConfig:
         network = self._read_network()
@@ -82,37 +98,77 @@ class FileStore:
         if found != known_hash:
             version += 1
             record = {"version": version, "hash": found, "time": time.time(), "network": attrs.asdict(network)}
-            history = self._folder / "history"
-            self._write(history / f"{version:010}.json", record)
-            self._write(self._folder / "current.json", {"version": version, "hash": found})
-            for old in sorted(history.glob("*.json"))[:-HISTORY_KEPT]:
-                old.unlink()
+            kept = self._folder / "history" / f"{version:010}.json"
+            self._write(kept, record)
+            try:
+                self._write(self._folder / "current.json", {"version": version, "hash": found})
+            except RecordError:
+                with contextlib.suppress(OSError):
+                    kept.unlink(missing_ok=True)  # this version never was
+                raise
+            for old in sorted(kept.parent.glob("*.json"))[:-HISTORY_KEPT]:
+                with contextlib.suppress(OSError):
+                    old.unlink()
         return RunningConfig(network, version, found, _own_group(network), self._writers)
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path) -> object:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
+            return None
+        except DAMAGED as error:
             LOG.error("a record cannot be read and is ignored", path=str(path), error=repr(error))
-            return {}
-        return content if isinstance(content, dict) else {}
+            return None
 
     def _write(self, path: Path, content: object) -> None:
         """Write beside the old file, make sure that it is on the disk, then put it in the old one's place."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = path.with_suffix(".new")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            _make_folder(path.parent)
+            with beside.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)  # on a full disk every byte counts
+            raise RecordError(
+                f"{path} cannot be written", error.strerror or str(error), "nothing was changed",
+                "make room on the disk, or let the broker's user write there",
+            ) from error  # fmt: skip
+
+
+def _is_version(stem: str) -> bool:
+    return VERSION.fullmatch(stem) is not None and int(stem) <= HIGHEST_VERSION
+
+
+def _version_in(record: object) -> tuple[int, str] | None:
+    """Return the version and the hash in a record; None if it is damaged."""
+    if not isinstance(record, dict):
+        return None
+    version, found = record.get("version"), record.get("hash")
+    if type(version) is not int or not 0 < version <= HIGHEST_VERSION:
+        return None
+    return version, found if isinstance(found, str) else ""
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing; each is on the disk when this returns."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 class NetworkPlugin:

@@ -16,6 +16,7 @@ import zmq
 
 from scale0_core.broker.passwords import hash_password
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig
+from scale0_core.errors import RecordError
 from scale0_core.io import network as module
 from scale0_core.io.network import FileStore
 from scale0_core.protocol.states import BrokerState
@@ -160,7 +161,7 @@ def test_a_write_that_fails_leaves_the_old_record_whole(store: FileStore, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os if at == "fsync" else Path, at, fail)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(RecordError, match="No space"):
             store.save_state("active")
     assert store.load_state("active") is BrokerState.DISABLED
 
@@ -171,7 +172,9 @@ def test_everything_is_on_the_disk_before_it_takes_the_place_of_the_old(store: F
     monkeypatch.setattr(os, "fsync", lambda number: (steps.append("fsync"), fsync(number))[1])
     monkeypatch.setattr(Path, "replace", lambda path, to: (steps.append("replace"), replace(path, to))[1])
     store.save_state("disabled")
-    assert steps == ["fsync", "replace", "fsync"]
+    assert steps == ["fsync", "fsync", "replace", "fsync"], "the folder that was made, the file, its name"
+    store.save_state("active")
+    assert steps[4:] == ["fsync", "replace", "fsync"]
 
 
 @pytest.mark.requirement("R67")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -30,6 +31,7 @@ from scale0_core.broker.offenders import Offenders
 from scale0_core.broker.registry import Provider, Registry, ServiceStats
 from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import ClientKey, Worker
+from scale0_core.config.changes import Changes
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import FormatError
@@ -52,14 +54,24 @@ PROBES = (0.02, 0.2)
 """Seconds after which lost connections are looked into together; twice, since the first may be too early to tell."""
 
 
+@attrs.frozen
+class Reloaded:
+    """A configuration that was read again: from where, what came into force, and what waits for a restart."""
+
+    running: RunningConfig
+    """The same object as before when nothing changed."""
+    source: str = ""
+    changes: Changes = Changes()
+
+
 class Store(Protocol):
     """Where the broker keeps what must survive; the functions run as jobs."""
 
     def save_state(self, state: str) -> None:
         """Keep the broker's state."""
 
-    def reload(self, known: RunningConfig) -> RunningConfig:
-        """Read the configuration again; the same object when nothing changed, a new version that is kept otherwise."""
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
+        """Read the configuration again and keep a new version; refuse a file that is not whole unless forced."""
 
 
 @attrs.frozen
@@ -626,13 +638,20 @@ class BrokerService:
 
         return Deferred(Job("store", self._store.save_state, step(BROKER, self.state, event).value), recorded)
 
-    def _reload(self, _: Arguments, now: float) -> Answer:
-        return Deferred(Job("store", self._store.reload, self.running), self._reloaded), []
+    def _reload(self, arguments: Arguments, now: float) -> Answer:
+        read_again = partial(self._store.reload, force=arguments.get("force") is True)
+        return Deferred(Job("store", read_again, self.running), self._reloaded), []
 
-    def _reloaded(self, running: RunningConfig) -> Answer:
+    def _reloaded(self, reloaded: Reloaded) -> Answer:
         before = self.running.version, self.state
-        effects = self._apply(running)
-        return {"config_version": running.version, "changed": before != (running.version, self.state)}, effects
+        effects = self._apply(reloaded.running)
+        return {
+            "read": reloaded.source,
+            "config_version": reloaded.running.version,
+            "changed": before != (reloaded.running.version, self.state),
+            "took_effect": list(reloaded.changes.applied),
+            "needs_restart": list(reloaded.changes.restart),
+        }, effects
 
     def _send_away(self) -> list[Send]:
         """Tell everybody who is known where else to go, before the broker falls silent."""

@@ -27,6 +27,7 @@ from scale0_core.errors import (
     AddressInUseError,
     ConfigError,
     Exit,
+    Fault,
     PluginContractError,
     PluginError,
     PluginStartError,
@@ -190,20 +191,26 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
-        self.plugins.add("network", NetworkPlugin(self.config))
+        self.plugins.add("network", NetworkPlugin(self.config, self._faults))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():
             self._left_out(name, error)
         if not self.safe_mode:
             self._check_required()
-        settings, faults = self.plugins.settings(self.config.plugin_tables)
-        known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
-        faults += unknown_tables(self.config.plugin_tables, known)
-        faults += unknown_levels(self.config.core.log.levels, known)
-        if faults and not self.safe_mode:
+        if faults := self._faults(self.config):
             raise ConfigError(self.config.source, tuple(faults))
-        return settings
+        return self.plugins.settings(self.config.plugin_tables)[0]
+
+    def _faults(self, config: BrokerConfig) -> list[Fault]:
+        """List what is wrong in the tables of plugins; in safe mode nobody looks."""
+        if self.safe_mode:
+            return []
+        _, faults = self.plugins.settings(config.plugin_tables)
+        known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
+        return [
+            *faults, *unknown_tables(config.plugin_tables, known), *unknown_levels(config.core.log.levels, known)
+        ]  # fmt: skip
 
     def _check_required(self) -> None:
         """Refuse to start when a plugin is required that nobody asked to start."""

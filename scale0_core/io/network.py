@@ -14,13 +14,14 @@ from pathlib import Path
 import attrs
 
 from scale0_core.broker.negotiation import RunningConfig, Writer
-from scale0_core.broker.service import BrokerService, NetworkSockets
+from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.config.addresses import is_local
+from scale0_core.config.changes import changes, why_not_whole
 from scale0_core.config.files import BrokerConfig
 from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
-from scale0_core.errors import PluginError, RecordError
+from scale0_core.errors import ConfigDataError, ConfigError, Fault, PluginError, RecordError
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
@@ -29,6 +30,8 @@ from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Service
 
 LOG = get_logger("network")
+
+Check = Callable[[BrokerConfig], list[Fault]]
 
 HISTORY_KEPT = 100
 
@@ -171,11 +174,56 @@ def _sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-class NetworkPlugin:
-    """The Scale0 protocol as a plugin of the core's own."""
+class ConfigStore:
+    """The broker's configuration and state: read from broker.toml, kept in a folder."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, folder: Path, config: BrokerConfig, writers: Mapping[str, Writer], check: Check) -> None:
+        self._started = self._read = config
+        self._check = check
+        self._files = FileStore(folder, self._network, writers)
+        self.load_state = self._files.load_state
+        self.load_config = self._files.load_config
+        self.save_state = self._files.save_state
+
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
+        """Read broker.toml again; raise a ConfigError, and go on as before, if it is wrong or not whole."""
+        before, self._read = self._read, self._read_again(force=force)
+        try:
+            running = self._files.reload(known)
+        except BaseException:
+            self._read = before
+            raise
+        return Reloaded(running, self._read.source, changes(self._started, before, self._read))
+
+    def _read_again(self, *, force: bool) -> BrokerConfig:
+        path, read = self._read.path, self._read
+        fix = "fix the file, then reload again; scale0 config check shows all that is wrong"
+        try:
+            read = self._read.read_again()
+            faults = self._check(read)
+        except ConfigError as error:
+            faults = list(error.faults)
+        if not force and (why := why_not_whole(self._read.text, read.text)):
+            faults = [Fault(str(path), why)]
+            fix = "write the file to its end, then reload again; scale0 reload --force takes it as it is"
+        if faults:
+            raise ConfigDataError(self._read.source, tuple(faults), "nothing was changed", fix)
+        return read
+
+    def _network(self) -> NetworkConfig:
+        network = self._read.core.network
+        return attrs.evolve(network, identity=network.identity or self._started.core.broker.name)
+
+
+class NetworkPlugin:
+    """The Scale0 protocol as a plugin of the core's own.
+
+    ``check`` lists what else is wrong in a configuration with which the broker could not be started again.
+    """
+
+    def __init__(self, config: BrokerConfig, check: Check = lambda config: []) -> None:
         self._config = config
+        self._check = check
         self._service: BrokerService | None = None
 
     @hookimpl
@@ -187,7 +235,7 @@ class NetworkPlugin:
     def scale0_services(self, context: BrokerContext) -> Iterable[Service]:
         """Make the broker's own service."""
         network = self._config.core.network
-        store = FileStore(Path(context.data_dir) / "network", self._read_network, format_writers())
+        store = ConfigStore(Path(context.data_dir) / "network", self._config, format_writers(), self._check)
         sockets = NetworkSockets(
             frontend=_addresses(network.frontend_port, network, context),
             backend=_addresses(network.backend_port, network, context),
@@ -212,10 +260,6 @@ class NetworkPlugin:
         if self._service is not None:
             addresses = broker.addresses.get(self._service.name, {})
             self._service.set_addresses({name: tuple(bound) for name, bound in addresses.items()})
-
-    def _read_network(self) -> NetworkConfig:
-        core = self._config.read_again().core
-        return attrs.evolve(core.network, identity=core.network.identity or core.broker.name)
 
 
 def _own_group(network: NetworkConfig) -> GroupConfig:

@@ -331,7 +331,8 @@ def test_a_new_configuration_is_published_where_it_says(scale0_broker, peer):
     deadline = time.monotonic() + 30
     for number in range(1, 100):
         text = config.read_text().replace("[network]", f"[network]\nliveness = {number + 3}", 1)
-        config.write_text("\n".join(line for line in text.splitlines() if line != f"liveness = {number + 2}"))
+        lines = (line for line in text.splitlines() if line != f"liveness = {number + 2}")
+        config.write_text("\n".join(lines) + "\n")
         manager.say(b"S0C01", b"MANAGEMENTREQ", command="reload_config")
         command, options, body = manager.hear()
         assert (command, options["code"], json.loads(body[0])["config_version"]) == (

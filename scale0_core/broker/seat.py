@@ -356,11 +356,6 @@ class Seat:
                 "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
             )
 
-    @property
-    def wants_delays(self) -> bool:
-        """Whether the service must know when its messages really leave."""
-        return self._delayed is not None
-
     def delayed(self, waiting: Sequence[Send], sent: Sequence[Send], now: float) -> None:
         """Tell the service which of its messages have to wait, and which of those that waited have left."""
         if self._delayed is None or self.quarantined:

@@ -213,6 +213,18 @@ class Undelivered(Protocol):
 
 
 @runtime_checkable
+class Finishing(Protocol):
+    """A service whose peers finish what it took from others has this as well: workers, whose replies are awaited."""
+
+    def finishes(self, socket: str, frames: Frames) -> bool:
+        """Return whether a message is part of an answer to somebody who asked before.
+
+        Asked for ten seconds after the broker was disabled, of messages on sockets that bind: those that finish
+        something are still received, all others are dropped.
+        """
+
+
+@runtime_checkable
 class Connecting(Protocol):
     """A service that connects its sockets at run time has this as well."""
 

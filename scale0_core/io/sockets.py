@@ -15,7 +15,7 @@ import zmq
 from scale0_core.broker.connections import ID_IN_USE
 from scale0_core.config.addresses import EXAMPLE, bind_fault, ipc_path, is_local
 from scale0_core.config.settings import WireSettings
-from scale0_core.errors import AddressError
+from scale0_core.errors import AddressError, AddressInUseError
 from scale0_core.service import Connect, Disconnect, Endpoint, SocketKind
 
 BACKLOG = 4096
@@ -166,7 +166,7 @@ def _check_before_bind(address: str) -> None:
     if path is not None and path.exists() and not path.is_socket():
         raise AddressError(f"cannot bind {address}", "a file is there", "it is left alone", "choose another path")
     if path is not None and _somebody_listens(path):
-        raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
+        raise AddressInUseError(f"{address} is in use", "another program listens there", "", "choose another path")
 
 
 def _connect(socket: zmq.Socket[bytes], address: str) -> None:
@@ -185,7 +185,8 @@ def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
         errno.EACCES: "choose a path or port that this user may use",
         errno.ENAMETOOLONG: "choose a shorter path: a unix socket has about 100 characters",
     }.get(error.errno or 0, "check the address")
-    return AddressError(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
+    kind = AddressInUseError if error.errno == errno.EADDRINUSE else AddressError
+    return kind(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
 
 
 def _somebody_listens(path: Path) -> bool:

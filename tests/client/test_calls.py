@@ -109,7 +109,7 @@ def test_replies_go_to_the_calls_they_belong_to_in_any_order():
 def test_a_call_that_is_over_is_let_go_long_before_its_deadline():
     desk = Desk()
     answered, forgotten = (Call("echo", (bytes(1000),), Outcome(), timeout=3600.0) for _ in range(2))
-    gone = [weakref.ref(call) for call in (answered, forgotten)]
+    gone = [weakref.ref(call.sink) for call in (answered, forgotten)]
     for call in (answered, forgotten):
         desk.calls.open(call, desk.now)
     first, _ = desk.sent()
@@ -117,7 +117,7 @@ def test_a_call_that_is_over_is_let_go_long_before_its_deadline():
     desk.calls.forget(forgotten)
     del answered, forgotten, call
     gc.collect()
-    assert [call() for call in gone] == [None, None]
+    assert [sink() for sink in gone] == [None, None]
 
 
 def test_a_call_ends_once_whatever_comes_later():

@@ -79,8 +79,9 @@ class SeatWithDoor(Seat):
             reason = f"this service takes frames of at most {self._largest} bytes"
             self._fail(ticket, Code.TOO_LARGE, reason, now)
             return
-        failed = self.counts.errors
+        failed, self.task = self.counts.errors, number
         self.receive(self._socket, [(ticket, b"", *map(self._as_delivered, body))], now)
+        self.task = b""
         if ticket in self._open and (self.counts.errors > failed or self.quarantined):
             self._fail(ticket, Code.FAILURE, "the service failed; the broker's log says how", now)
 

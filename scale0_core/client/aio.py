@@ -30,6 +30,7 @@ from scale0_core.client.handlers import (
     not_here,
     part_of,
 )
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.link import Engine, Link, ready
 from scale0_core.client.session import Task, WorkerState
 from scale0_core.client.setup import (
@@ -136,33 +137,14 @@ class LoopDriver:
 # --- Client -----------------------------------------------------------------------------------------------------------
 
 
-class _Inbox:
-    """Where the client puts the parts of a reply. It does not know the stream, which may be dropped."""
-
-    def __init__(self) -> None:
-        parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
-        self.get, self._put = parts.get, parts.put_nowait
-        self.part: Callable[[Reply], None] = self._put
-
-    def final(self, reply: Reply) -> None:
-        """Take the end."""
-        if reply:
-            self._put(reply)
-        self._put(None)
-
-    def fail(self, error: CallError) -> None:
-        """Take an error."""
-        self._put(error)
-
-
 class Stream(AsyncIterator[Reply]):
     """The parts of a reply, as they come; ends in StopAsyncIteration or in a CallError.
 
     One that is closed, or dropped before its end, is cancelled: its worker stops.
     """
 
-    def __init__(self, inbox: _Inbox, cancel: Callable[[], None]) -> None:
-        self._take, self._cancel = inbox.get, cancel
+    def __init__(self, parts: asyncio.Queue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
         self._loop = asyncio.get_running_loop()
         self._over = False
 
@@ -172,7 +154,7 @@ class Stream(AsyncIterator[Reply]):
     async def __anext__(self) -> Reply:
         if self._over:
             raise StopAsyncIteration
-        part = await self._take()
+        part = await self._parts.get()
         if isinstance(part, Reply):
             return part
         self._over = True
@@ -228,10 +210,11 @@ class Client(BaseClient):
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
         """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest."""
-        inbox, frames = _Inbox(), check_call(service, payload)
+        parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
+        inbox, frames = Inbox(parts.put_nowait), check_call(service, payload)
         call = Call(service, frames, inbox, timeout=self._time(timeout), retry=retry, on_part=inbox.part)
         self._begin(call)
-        return Stream(inbox, lambda: self._cancel(call))
+        return Stream(parts, lambda: self._cancel(call))
 
     async def map(
         self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,

@@ -27,6 +27,7 @@ from scale0_core.client.handlers import (
     not_here,
     part_of,
 )
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.link import Engine
 from scale0_core.client.session import Task, WorkerState
 from scale0_core.client.setup import (
@@ -44,33 +45,14 @@ from scale0_core.client.threads import IoThread, Pool, Signals
 # --- Client -----------------------------------------------------------------------------------------------------------
 
 
-class _Inbox:
-    """Where the client's thread puts the parts of a reply. It does not know the stream, which may be dropped."""
-
-    def __init__(self) -> None:
-        self._put = (parts := queue.SimpleQueue[Reply | CallError | None]()).put
-        self.get = parts.get
-        self.part: Callable[[Reply], None] = self._put
-
-    def final(self, reply: Reply) -> None:
-        """Take the end."""
-        if reply:
-            self._put(reply)
-        self._put(None)
-
-    def fail(self, error: CallError) -> None:
-        """Take an error."""
-        self._put(error)
-
-
 class Stream(Iterator[Reply]):
     """The parts of a reply, as they come; ends in StopIteration or in a CallError.
 
     One that is closed, or dropped before its end, is cancelled: its worker stops.
     """
 
-    def __init__(self, inbox: _Inbox, cancel: Callable[[], None]) -> None:
-        self._take, self._cancel = inbox.get, cancel
+    def __init__(self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -79,7 +61,7 @@ class Stream(Iterator[Reply]):
     def __next__(self) -> Reply:
         if self._over:
             raise StopIteration
-        part = self._take()
+        part = self._parts.get()
         if isinstance(part, Reply):
             return part
         self._over = True
@@ -154,10 +136,11 @@ class Client(BaseClient):
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
         """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest."""
-        inbox, frames = _Inbox(), check_call(service, payload)
+        parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
+        inbox, frames = Inbox(parts.put), check_call(service, payload)
         call = Call(service, frames, inbox, timeout=self._time(timeout), retry=retry, on_part=inbox.part)
         self._runner.open(call)
-        return Stream(inbox, lambda: self._runner.cancel(call))  # the client lives as long as its streams
+        return Stream(parts, lambda: self._runner.cancel(call))  # the client lives as long as its streams
 
     def map(
         self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,

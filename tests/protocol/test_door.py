@@ -426,3 +426,19 @@ def test_a_task_that_is_cancelled_before_it_is_passed_in_never_is(broker, link):
     broker._driver.settle()
     broker.sleep(0)
     assert (link.shop.asked, link.seat.open_tasks) == ([], 0)
+
+
+def test_the_log_of_a_service_that_raised_has_the_task_and_the_traceback(broker, link, caplog):
+    broker.task("c", "shop", "1", b"ECHO", b"fine")
+    broker.task("c", "shop", "2", b"RAISE")
+    (record,) = [record for record in caplog.records if "service raised" in record.getMessage()]
+    fields = record.__dict__["fields"]
+    assert (fields["service"], bytes.fromhex(fields["task"])[-1]) == ("shop", link.shop.asked[-1][0][-1])
+    assert 'raise RuntimeError("broken")' in fields["trace"]
+
+
+def test_the_log_of_a_service_that_raised_over_a_request_of_a_peer_names_no_task(broker, link, caplog):
+    broker.task("c", "shop", "1", b"ECHO", b"fine")
+    link.driver.receive("requests", (b"peer", b"", b"RAISE"))
+    (record,) = [record for record in caplog.records if "service raised" in record.getMessage()]
+    assert "task" not in record.__dict__["fields"]

@@ -40,6 +40,12 @@ MOST_SERVICES_KNOWN = 10_000
 """Workers choose the names; beyond so many, those that nobody offers any more are forgotten."""
 
 
+Terms = tuple[float, bool, bytes]
+"""The seconds that a task has, whether it is idempotent, and the options for its worker."""
+
+MOST_TERMS = 1_000
+"""Options of tasks whose terms are remembered: most come again and again."""
+
 Told = tuple[ClientKey, bytes, bytes]
 """Whom an answer is for, and to which task: service and id."""
 
@@ -64,7 +70,7 @@ class Dispatcher:
     def __init__(
         self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None, first_number: int = 1
     ) -> None:
-        self.config = config
+        self.configure(config)
         self.services: dict[bytes, ServiceQueue] = {}
         self.workers: dict[ClientKey, Worker] = {}
         self.frontends: dict[ClientKey, Frontend] = {}
@@ -82,6 +88,11 @@ class Dispatcher:
         self._numbers = count(first_number)
         self._changed = changed
 
+    def configure(self, config: NetworkConfig) -> None:
+        """Go by a configuration from now on."""
+        self.config = config
+        self._terms: dict[bytes, Terms] = {}
+
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def submit(self, key: ClientKey, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Send]:
@@ -92,7 +103,9 @@ class Dispatcher:
         frontend.last_seen = now
         frontend.tasks += 1
         name, client_id = body[0], body[1]
-        timeout, retry, options = self._terms(options)
+        # what is long may be a blob, which no dict takes
+        terms = self._terms.get(options) if len(options) <= wire.LONGEST_REMEMBERED else None
+        timeout, retry, options = terms or self._read_terms(options)
         service = self.services.get(name)
         if service is None:
             return (self._refuse(key, envelope, Code.NO_SERVICE, body, now),)
@@ -100,8 +113,10 @@ class Dispatcher:
         if len(frontend.open_tasks) >= self.config.client_limit:
             return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         number = next(self._numbers).to_bytes(8, "big")
-        task = Task(number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry)
-        task.name = client_id if client_id not in frontend.open_tasks else (client_id, number)
+        known_as = client_id if client_id not in frontend.open_tasks else (client_id, number)
+        task = Task(
+            number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry, known_as
+        )
         worker = first_idle(service)
         if worker is None:
             if not service.workers:
@@ -110,7 +125,7 @@ class Dispatcher:
                 return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         self.tasks[number] = task
         self._deadlines.set(number, task.deadline, task)
-        frontend.open_tasks[task.name] = task
+        frontend.open_tasks[known_as] = task
         if worker is None:
             service.queue[number] = task
             return ()
@@ -183,18 +198,21 @@ class Dispatcher:
             options = _with_timeout(options, math.ceil((task.deadline - now) * 1000 / STEP_MS) * STEP_MS)
         return (socket, (*envelope, wire.BACKEND, wire.TASK, options, task.service.name, task.number, *task.payload))
 
-    def _terms(self, options: bytes) -> tuple[float, bool, bytes]:
-        """Return the seconds that a task has, whether it is idempotent, and the options for its worker."""
-        if not options:
-            timeout = self.config.task_timeout
-            return timeout / 1000, False, _with_timeout(b"", timeout)
+    def _read_terms(self, options: bytes) -> Terms:
         terms = wire.read_options(options)
         wanted, retry = read.interval(terms, "timeout"), read.flag(terms, "retry")
         longest = self.config.max_task_timeout
-        if wanted is not None and wanted * 1000 <= longest:
-            return wanted, retry, options
-        timeout = self.config.task_timeout if wanted is None else longest
-        return timeout / 1000, retry, _with_timeout(options, timeout)
+        if wanted is None:  # a worker knows the default from its READYOK
+            read_as = (self.config.task_timeout / 1000, retry, options)
+        elif wanted * 1000 <= longest:
+            read_as = (wanted, retry, options)
+        else:
+            read_as = (longest / 1000, retry, _with_timeout(options, longest))
+        if len(options) <= wire.LONGEST_REMEMBERED:
+            if len(self._terms) >= MOST_TERMS:
+                self._terms.clear()
+            self._terms[options] = read_as
+        return read_as
 
     def _end(self, task: Task) -> None:
         task.done = True

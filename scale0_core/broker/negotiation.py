@@ -192,7 +192,7 @@ class Negotiator:
         accepted = answer(
             key, message, wire.READYOK,
             hbeatinterval=round(worker.granted * 1000), liveness=network.liveness, time=self._wall_time(),
-            config_version=self.running.version, refused=refused or None,
+            config_version=self.running.version, refused=refused or None, task_timeout=network.task_timeout,
         )  # fmt: skip
         if not worker.delimiter:
             return [accepted, *work]

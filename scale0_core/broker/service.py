@@ -422,7 +422,7 @@ class BrokerService:
             return []
         self.negotiator.running = running
         self.set_addresses(self._addresses)
-        self.dispatcher.config = running.network
+        self.dispatcher.configure(running.network)
         hosted = self.hosting.offer(self._now)
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)

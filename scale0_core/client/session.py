@@ -130,6 +130,8 @@ class Session:
         self._begin, self._store, self._changed, self._wall_time = begin, store, changed, wall_time
         self._cancel = cancel
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
+        self._task_timeout: int | None = None
+        """Milliseconds that a task has whose client named no timeout, as the broker says."""
         self._window, self._interval, self._metadata = window, interval, dict(metadata or {})
         self._config_type, self._random = config_type, random or Random()  # noqa: S311
         self._services: tuple[str, ...] = ()
@@ -314,7 +316,7 @@ class Session:
         if not self._takes_tasks():
             self.dropped += 1
             return
-        timeout = wire.read_options(frames[2]).get("timeout")
+        timeout = wire.read_options(frames[2]).get("timeout", self._task_timeout)
         deadline = now + timeout / 1000 if type(timeout) is int else math.inf
         task = Task(frames[3], frames[4], frames[5:], deadline)
         self.in_hand[task.number] = task
@@ -389,6 +391,7 @@ class Session:
         if not self._may(WorkerEvent.READYOK):
             return
         granted, liveness = message.options.get("hbeatinterval"), message.options.get("liveness")
+        self._task_timeout = message.options.get("task_timeout")
         if type(granted) is int and granted > 0:
             self.granted = granted / 1000
         if type(liveness) is int and liveness > 0:

@@ -591,6 +591,15 @@ def test_a_worker_stops_what_is_past_its_deadline_by_itself():
     assert [task.number for task in desk.cancelled] == [b"short", b"long"]
 
 
+def test_a_task_without_a_timeout_has_the_broker_s():
+    desk = CancelDesk().serve()
+    desk.hear(wire.READYOK, hbeatinterval=1000, liveness=3, config_version=1, task_timeout=2000)
+    desk.task(b"default")
+    desk.hear(wire.TASK, b"echo", b"own", b"x", timeout=60_000)
+    desk.sleep(2.0 + OVERTIME + 0.06, answered=True)
+    assert [task.number for task in desk.cancelled] == [b"default"]
+
+
 def test_a_deadline_ends_with_its_task():
     desk = CancelDesk().serve()
     desk.hear(wire.TASK, b"echo", b"n1", b"x", timeout=2000)

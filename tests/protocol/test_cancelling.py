@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -276,17 +277,29 @@ def test_both_that_share_a_task_are_told_that_it_is_cancelled(talk):
 @pytest.mark.parametrize(
     ("options", "timeout"),
     [
-        ({}, 30_000),
+        ({}, None),
         ({"timeout": 700}, 700),
-        ({"retry": True}, 30_000),
+        ({"retry": True}, None),
         ({"timeout": 3_600_000}, 3_600_000),
         ({"timeout": 3_600_001}, 3_600_000),
     ],
 )
-def test_a_worker_is_told_how_long_it_has(talk, options: dict[str, Any], timeout: int):
-    script = talk(task_timeout=30_000, max_task_timeout=3_600_000)
-    script.join("w", "echo")
-    assert script.given("c", "echo", "1", **options).options == {**options, "timeout": timeout}
+def test_a_worker_is_told_how_long_it_has(talk, options: dict[str, Any], timeout: int | None):
+    script = talk(task_timeout=29_000, max_task_timeout=3_600_000)
+    (ready,) = script.join("w", "echo")
+    assert ready.options["task_timeout"] == 29_000  # what a task has that names none
+    told = script.given("c", "echo", "1", **options).options
+    assert told == {**options, **({"timeout": timeout} if timeout else {})}
+
+
+def test_a_default_that_is_new_goes_by_the_new_configuration(talk):
+    script = talk(task_timeout=29_000)
+    script.join("w", "echo", window=1)
+    script.store.following = attrs.evolve(script.broker.running.network, task_timeout=1000)
+    script.ask("reload_config")
+    script.given("c", "echo", "1")
+    script.sleep(1 + 2 * GRAIN)
+    assert script.one().code == 504
 
 
 @pytest.mark.parametrize("more", [{}, {"trace": "x" * 100}])
@@ -298,6 +311,16 @@ def test_the_time_that_a_task_has_waited_is_gone(talk, more: dict[str, str]):
     script.sleep(1.23)
     _, task = script.reply("w", first)
     assert task.options == {"timeout": 3800, **more}  # rounded up
+
+
+def test_the_time_that_a_task_without_a_timeout_has_waited_is_gone(talk):
+    script = talk(task_timeout=5000)
+    script.join("w", "echo", window=1)
+    first = script.given("c", "echo", "1")
+    assert script.task("c", "echo", "2") == []
+    script.sleep(0.06)
+    _, task = script.reply("w", first)
+    assert task.options == {"timeout": 4950}
 
 
 # services of the core and of plugins that are workers

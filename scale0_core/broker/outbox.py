@@ -10,7 +10,6 @@ from typing import TypeAlias
 import attrs
 
 from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.seat import GONE, MALFORMED
 from scale0_core.service import Send, SendFailure
 
 RETRY_AFTER = 0.01
@@ -26,6 +25,9 @@ MESSAGE_COST, FRAME_COST = 128, 40
 """Bytes that Python needs for a message and for each frame, beside what is in them."""
 
 FULL = "EAGAIN"
+GONE = "EHOSTUNREACH"
+MALFORMED = "malformed"
+"""Reasons of sends that failed; the last: it was not (socket name, tuple of frames)."""
 
 Peer: TypeAlias = tuple[str, bytes]
 SendBatch: TypeAlias = Callable[[list[Send]], list[tuple[int, str]]]

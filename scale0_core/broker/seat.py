@@ -15,6 +15,7 @@ from typing import Any, cast
 import attrs
 
 from scale0_core.broker.jobs import JobQueue
+from scale0_core.broker.outbox import GONE, MALFORMED
 from scale0_core.errors import ServiceFaultError
 from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
@@ -45,12 +46,6 @@ STUCK_PAUSE = 0.1
 
 CAUGHT = (Exception, SystemExit)
 """What a service may raise without ending the broker: a call of sys.exit() in a library is no reason either."""
-
-GONE = "EHOSTUNREACH"
-"""The reason of a send whose peer is not connected."""
-
-MALFORMED = "malformed"
-"""The reason of a send that was not (socket name, tuple of frames)."""
 
 BUSY = 4
 """So many messages of one service in a turn are a sign that more will follow at once."""

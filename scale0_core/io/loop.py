@@ -16,8 +16,8 @@ import zmq
 
 from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import Outbox, Outcome
-from scale0_core.broker.seat import BUSY, GONE, Seat
+from scale0_core.broker.outbox import GONE, Outbox, Outcome
+from scale0_core.broker.seat import BUSY, Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.events import Event
 from scale0_core.io.clock import SteadyClock

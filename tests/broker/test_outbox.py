@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale0_core.broker.outbox import FRAME_COST, FULL, GRAIN, LONGEST_PAUSE, MESSAGE_COST, RETRY_AFTER, Outbox
-from scale0_core.broker.seat import GONE
+from scale0_core.broker.outbox import FRAME_COST, FULL, GONE, GRAIN, LONGEST_PAUSE, MESSAGE_COST, RETRY_AFTER, Outbox
 from scale0_core.service import Send
 
 SOON = RETRY_AFTER + 2 * GRAIN  # deadlines may be late by a step

@@ -243,8 +243,9 @@ class Delayed(Protocol):
     def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
         """Take note that a message waits, since the peer's queue is full.
 
-        Later comes ``on_sent`` for it, or ``on_undelivered``. What is neither delayed nor undelivered when the turn is
-        over has left.
+        Later comes ``on_sent`` for it, or ``on_undelivered``. For the first message of a peer it is called again after
+        each retry in vain, at least every 0.25 s. What is neither delayed nor undelivered when the turn is over has
+        left.
         """
 
     def on_sent(self, socket: str, frames: Frames, now: float) -> None:

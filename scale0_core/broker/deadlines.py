@@ -8,12 +8,16 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
+LEAST_CLEARED = 64
+"""So many steps are kept in any case, empty or not."""
+
 
 class Deadlines(Generic[K, V]):
     """Keeps items by the moment they are due, in steps of ``grain`` seconds.
 
     Setting and removing cost two operations on a dict each, however many there are: a heap of single items would cost a
-    walk, and removed items would stay in it until they are due. Nothing is due early; it may be late by one step.
+    walk, and removed items would stay in it until they are due. Nothing is due early; it may be late by one step. What
+    is removed is let go immediately, and steps that have become empty are cleared away before there are too many.
     """
 
     def __init__(self, grain: float = 0.05) -> None:
@@ -21,6 +25,7 @@ class Deadlines(Generic[K, V]):
         self._slots: dict[int, dict[K, V]] = {}
         self._slot_of: dict[K, int] = {}
         self._order: list[int] = []
+        self._clear_at = LEAST_CLEARED
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -39,6 +44,8 @@ class Deadlines(Generic[K, V]):
             del self._slots[before][key]
         entries = self._slots.get(slot)
         if entries is None:
+            if len(self._order) >= self._clear_at:
+                self._clear_away()
             entries = self._slots[slot] = {}
             heapq.heappush(self._order, slot)
         entries[key] = item
@@ -49,6 +56,12 @@ class Deadlines(Generic[K, V]):
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             del self._slots[slot][key]
+
+    def _clear_away(self) -> None:
+        """Forget the steps that have become empty: with deadlines far away they would stay until these are over."""
+        self._slots = {slot: entries for slot, entries in self._slots.items() if entries}
+        self._order = sorted(self._slots)
+        self._clear_at = max(LEAST_CLEARED, 2 * len(self._order))
 
     def next(self) -> float | None:
         """Say when the next item is due."""

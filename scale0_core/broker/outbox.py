@@ -41,7 +41,7 @@ class Outcome:
     sent: int = 0
     failures: list[SendFailure] = attrs.field(factory=list)
     delayed: list[Send] = attrs.field(factory=list)
-    """Messages that wait from now on."""
+    """Messages that wait from now on, and the first of each peer that was retried and has to wait on."""
     left: list[Send] = attrs.field(factory=list)
     """Messages that had waited and were sent."""
 
@@ -173,6 +173,7 @@ class Outbox:
         queue = self._queues[peer]
         for send, reason in zip(part, reasons, strict=True):
             if reason == FULL:
+                outcome.delayed.append(send)
                 return False
             if reason == GONE:
                 self._remove(peer)

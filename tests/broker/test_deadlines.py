@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scale0_core.broker.deadlines import Deadlines
+from scale0_core.broker.deadlines import LEAST_CLEARED, Deadlines
 
 GRAIN = 0.05
 ROUNDING = 1e-9
@@ -80,3 +82,35 @@ def test_setting_one_key_again_and_again_does_not_grow():
             deadlines.take(step / 10)
     assert len(deadlines._slots) < 1000
     assert len(deadlines._order) < 1000
+
+
+class Item:
+    """Something that a deadline holds."""
+
+
+def test_what_is_removed_or_replaced_is_let_go_immediately():
+    deadlines: Deadlines[str, Item] = Deadlines(GRAIN)
+    removed, replaced, moved = Item(), Item(), Item()
+    gone = [weakref.ref(item) for item in (removed, replaced, moved)]
+    deadlines.set("removed", 3600.0, removed)
+    deadlines.set("replaced", 3600.0, replaced)
+    deadlines.set("moved", 3600.0, moved)
+    del removed, replaced, moved
+    assert all(item() is not None for item in gone)
+    deadlines.remove("removed")
+    deadlines.set("replaced", 3600.0, Item())
+    deadlines.set("moved", 7200.0, Item())
+    assert [item() for item in gone] == [None, None, None]
+
+
+def test_steps_that_became_empty_do_not_pile_up():
+    deadlines: Deadlines[int, int] = Deadlines(GRAIN)
+    deadlines.set(-1, 1e9, -1)
+    for number in range(10_000):
+        deadlines.set(number, 1000.0 + number, number)
+        deadlines.remove(number)
+    assert len(deadlines._slots) == len(deadlines._order) <= LEAST_CLEARED
+    for number in range(1000):
+        deadlines.set(number, 1000.0 + number, number)
+    assert deadlines.take(2000.0) == list(range(1000))
+    assert deadlines.take(2e9) == [-1]

@@ -87,6 +87,7 @@ def test_a_retry_looks_at_the_first_message_of_each_peer_only():
     outcome = box.send([], 1.0 + SOON, peers.send)
     assert peers.delivered == {"slow": ["0", "1", "2"]}
     assert (outcome.sent, len(box)) == (3, 14_997)
+    assert outcome.delayed == [message("deaf", "0"), message("deafer", "0"), message("slow", "3")]
     assert peers.tries == {"deaf": 1, "deafer": 1, "slow": 4}
 
 

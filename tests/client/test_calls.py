@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from itertools import pairwise
 from random import Random
 
@@ -102,6 +104,20 @@ def test_replies_go_to_the_calls_they_belong_to_in_any_order():
     assert [outcome.replies for outcome in outcomes] == [[(b"re:%d" % number,)] for number in range(5)]
     assert len(desk.calls) == 0
     assert desk.calls.next_deadline() is None
+
+
+def test_a_call_that_is_over_is_let_go_long_before_its_deadline():
+    desk = Desk()
+    answered, forgotten = (Call("echo", (bytes(1000),), Outcome(), timeout=3600.0) for _ in range(2))
+    gone = [weakref.ref(call.sink) for call in (answered, forgotten)]
+    for call in (answered, forgotten):
+        desk.calls.open(call, desk.now)
+    first, _ = desk.sent()
+    desk.reply(first, b"re")
+    desk.calls.forget(forgotten)
+    del answered, forgotten, call
+    gc.collect()
+    assert [sink() for sink in gone] == [None, None]
 
 
 def test_a_call_ends_once_whatever_comes_later():

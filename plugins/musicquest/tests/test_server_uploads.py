@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import JobResult
 from scale0_musicquest import wire
+from scale0_musicquest.server.uploads import HOLD
 
 from .server_world import Talk, sha256
 
@@ -162,12 +163,12 @@ def test_nothing_is_read_for_a_client_that_does_not_take_what_it_was_sent(tmp_pa
     assert len(talk.answers("c")) == 1
     fetch("d")
     assert len(talk.answers("d")) == 1
-    talk.sleep(0.1)
+    talk.sleep(HOLD + 0.05)
     assert len(talk.answers("c")) == 11
     service.on_undelivered("clients", (b"c", b"data"), "EAGAIN", talk.now)
     fetch("c")
     assert len(talk.answers("c")) == 11
-    talk.sleep(0.1)
+    talk.sleep(HOLD + 0.05)
     assert len(talk.answers("c")) == 12
     assert service.uploads.counts.failed == 1
     service.on_delayed("children", (b"c", b"x"), talk.now)

@@ -36,8 +36,9 @@ READ_AHEAD_BYTES = 1024 * 1024
 """How much one job reads, if a client has asked for as much."""
 MOST_FOLLOWED = 64
 """Downloads of one client that are followed to their end."""
-HOLD = 0.05
-"""Seconds for which nothing is read for a client whose queue is full; as long as it is, this begins again and again."""
+HOLD = 0.3
+"""Seconds for which nothing is read for a client whose queue is full; the core retries at least every 0.25 s, and as
+long as that is in vain, this begins again."""
 MOST_REFUSALS = 1_000
 """Refusals of one client that wait behind its songs; who asks for more has given up order itself."""
 

@@ -107,6 +107,21 @@ def test_what_was_read_a_while_ago_does_not_come_again_after_a_crash():
     read(script, "d", "2")
 
 
+def test_what_was_read_is_on_disk_with_the_next_write_or_a_few_milliseconds_later():
+    disk = SimDisk()
+    script = broker(disk)
+    ok(script, "OPEN", "d")
+    for chunk in ("1", "2", "3"):
+        ok(script, "WRITE", "d", chunk)
+    read(script, "d", "1")
+    script.sleep(0.001)  # so that it is known to be delivered
+    ok(script, "WRITE", "d", "4")
+    assert info(crashed(disk), "d")["first"] == 2
+    read(script, "d", "2")
+    script.sleep(0.006)
+    assert info(crashed(disk), "d")["first"] == 3
+
+
 def test_an_acknowledgement_is_answered_when_it_is_on_disk():
     disk = SimDisk()
     script = broker(disk)

@@ -85,6 +85,8 @@ class FolderDisk:
         """Have a file, which is created if need be, take up ``size`` bytes; if that fails, it is as before."""
         descriptor = self._descriptor(path, create=True)
         before = os.fstat(descriptor).st_size
+        if size <= before:
+            return
         try:
             _allocate(descriptor, before, size - before)
         except OSError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from contextlib import ExitStack
 from random import Random
 
@@ -405,3 +407,22 @@ def test_a_real_disk_that_is_full_is_drained_and_filled_again():
         assert client.ask("OPEN", "d") == [b"OK"]
         assert client.ask("READ", "d") == [b"last"]
         assert client.ask("READ", "d", "0")[1] == b"408"
+
+
+def test_the_command_shows_what_recovery_lost():
+    """A byte of the journal is spoiled while the broker is away."""
+    with KilledBroker(["zpipes"], settings(), write_ms=0, sync_ms=0) as killed, ExitStack() as stack:
+        client = Client(killed.broker, stack)
+        client.ask("OPEN", "d")
+        for number in range(5):
+            assert client.ask("WRITE", "d", str(number) * 100) == [b"OK"]
+        killed.kill()
+        (journal,) = killed.disk.folder.rglob("journal-*")
+        data = journal.read_bytes()
+        journal.write_bytes(data.replace(b"2" * 100, b"x" * 100))
+        broker = killed.start()
+        broker.wait_for("durable pipes: chunks lost to a damaged file", chunks=1)
+        command = [sys.executable, "-m", "scale0_core", "zpipes", "info", "d"]
+        address = ["--address", broker.address("zpipes", "pipes", 1)]
+        shown = subprocess.run([*command, *address], capture_output=True, timeout=60, check=True, text=True).stdout
+        assert ["lost", "1"] in [line.split() for line in shown.splitlines()]

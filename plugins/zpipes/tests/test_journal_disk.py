@@ -39,8 +39,8 @@ OPERATIONS = st.one_of(
 def outcome(disk: Disk, operation: tuple[Any, ...]) -> Any:
     name, *arguments = operation
     methods = {
-        "append": disk.append, "write": disk.write, "allocate": disk.allocate, "truncate": disk.truncate, "fsync": disk.fsync,
-        "rename": disk.rename, "remove": disk.remove, "read": disk.read, "size": disk.size,
+        "append": disk.append, "write": disk.write, "allocate": disk.allocate, "truncate": disk.truncate,
+        "fsync": disk.fsync, "rename": disk.rename, "remove": disk.remove, "read": disk.read, "size": disk.size,
         "exists": disk.exists, "names": disk.names,
     }  # fmt: skip
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scale0_core import events, packing
 from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.inner_worker import InnerTask, InnerWorker
+from scale0_core.broker.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.config.fields import setting
 from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
@@ -67,6 +67,7 @@ __all__ = [
     "Format",
     "FormatError",
     "Frames",
+    "InnerCancel",
     "InnerTask",
     "InnerWorker",
     "Job",

@@ -86,9 +86,9 @@ LEAVE = _kind(
 TASK = _kind(
     "task",
     "a task of the Scale0 protocol is over; `outcome`: `ok`, `error` (its worker said so), `timeout`, `lost` (its"
-    " worker is gone, and no other may have it), `refused` (nobody offers it, or too many wait), `cancelled` (its"
-    " client is gone, or does not read); `peer`: the worker; a task given to none has neither this nor `service_us`,"
-    " one given to a service of the broker itself or to a bridge only the latter; `bytes`: of the reply",
+    " worker is gone, and no other may have it), `refused` (nobody offers it, or too many wait), `cancelled` (by its"
+    " client, or its client is gone or does not read); `peer`: the worker; a task given to none has neither this nor"
+    " `service_us`, one given to a service of the broker itself or to a bridge only the latter; `bytes`: of the reply",
     "service", "peer", "group", "outcome", "queue_us", "service_us", "bytes",
 )  # fmt: skip
 RPC = _kind(

@@ -9,6 +9,7 @@ import codecs
 import json
 import logging
 import math
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,16 @@ class Logger:
     def error(self, event: str, **fields: object) -> None:
         """Log what an operator should look at now."""
         self._log(logging.ERROR, event, fields)
+
+    def failure(self, event: str, error: BaseException, **fields: object) -> None:
+        """Log an error with the traceback of the exception behind it; for code that runs in programs of others.
+
+        Their formatters know nothing of fields, and would not make a traceback safe to print: so all is in the message.
+        """
+        if self._logger.isEnabledFor(logging.ERROR):
+            trace = "".join(traceback.format_exception(error))
+            text = " ".join([event, *_shown(fields)]) + _below(trace)
+            self._logger.error("%s", text, extra={"fields": {**fields, TRACE_FIELD: trace}, "event": event})
 
     def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
@@ -81,6 +92,11 @@ def _lines(text: str) -> list[str]:
     return [printable(line, LONGEST_LINE) for line in text.rstrip().split("\n")]
 
 
+def _below(trace: str) -> str:
+    """Return a traceback as it stands below a line: indented, so that no line of it can pass for a line of the log."""
+    return "".join(f"\n    {part}" for part in _lines(trace))
+
+
 class TextFormatter(logging.Formatter):
     """One line for people: time, level, logger, event, key=value."""
 
@@ -91,12 +107,11 @@ class TextFormatter(logging.Formatter):
             self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             f"{record.levelname.lower():7}",
             record.name,
-            printable(record.getMessage(), LONGEST_LINE),
-            *(f"{printable(key)}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD),
+            _event(record),
+            *_shown(fields),
         ]
         trace = _trace(self, record, fields)
-        # indented, so that no line of it can pass for a line of the log
-        return " ".join(line) + "".join(f"\n    {part}" for part in (_lines(trace) if trace else ()))
+        return " ".join(line) + (_below(trace) if trace else "")
 
 
 class JsonFormatter(logging.Formatter):
@@ -109,7 +124,7 @@ class JsonFormatter(logging.Formatter):
             "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": printable(record.getMessage(), LONGEST_LINE),
+            "event": _event(record),
         }
         for key, value in fields.items():
             # a field of the same name as one of the four does not hide it
@@ -118,6 +133,14 @@ class JsonFormatter(logging.Formatter):
         if trace:
             entry[TRACE_FIELD] = "\n".join(_lines(trace))
         return json.dumps(entry, ensure_ascii=False, allow_nan=False)
+
+
+def _event(record: logging.LogRecord) -> str:
+    return printable(getattr(record, "event", None) or record.getMessage(), LONGEST_LINE)
+
+
+def _shown(fields: Mapping[str, object]) -> list[str]:
+    return [f"{printable(key)}={_quoted(value)}" for key, value in fields.items() if key != TRACE_FIELD]
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:

@@ -356,3 +356,33 @@ def test_a_closed_stderr_does_no_harm():
     finally:
         os.close(writer)
     assert done.returncode == 0
+
+
+# --- failures in programs of others -----------------------------------------------------------------------------------
+
+
+def failing() -> Exception:
+    try:
+        raise ValueError("no \x1b[31m colours \udc80")
+    except ValueError as error:
+        return error
+
+
+def test_a_failure_shows_its_fields_and_its_traceback_to_any_formatter(caplog: pytest.LogCaptureFixture):
+    get_logger("worker").failure("service raised", failing(), service=b"echo", task="0a")
+    (record,) = caplog.records
+    shown = logging.Formatter("%(levelname)s %(message)s").format(record)
+    first, *below = shown.split("\n")
+    assert first == "ERROR service raised service=echo task=0a"
+    assert 'raise ValueError("no' in shown
+    assert all(line.startswith("    ") for line in below)
+    assert ("\x1b" in shown, "\udc80" in shown) == (False, False)
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_a_failure_shows_nothing_twice_to_our_own_formatters(formatter, caplog: pytest.LogCaptureFixture):
+    get_logger("worker").failure("service raised", failing(), service=b"echo", task="0a")
+    (record,) = caplog.records
+    shown = formatter.format(record)
+    assert [shown.count(text) for text in ("service raised", "echo", "0a", "in failing")] == [1, 1, 1, 1]
+    assert "\x1b" not in shown

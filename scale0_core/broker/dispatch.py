@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import count
 
 import attrs
@@ -31,9 +33,18 @@ SECOND_TRY = 1.0
 MOST_SECOND_TRIES = 10_000
 """Errors that wait for a second try; beyond so many they are given up at once, and counted."""
 
+STEP_MS = 50
+"""Milliseconds to which the time left is rounded up that a worker is told, so that few options have to be written."""
+
 MOST_SERVICES_KNOWN = 10_000
 """Workers choose the names; beyond so many, those that nobody offers any more are forgotten."""
 
+
+Terms = tuple[float, bool, bytes]
+"""The seconds that a task has, whether it is idempotent, and the options for its worker."""
+
+MOST_TERMS = 1_000
+"""Options of tasks whose terms are remembered: most come again and again."""
 
 Told = tuple[ClientKey, bytes, bytes]
 """Whom an answer is for, and to which task: service and id."""
@@ -47,6 +58,8 @@ class DispatchCounts:
     forged_replies: int = 0
     redispatched: int = 0
     shared: int = 0
+    cancelled: int = 0
+    unknown_cancels: int = 0
     abandoned: int = 0
     untold: int = 0
 
@@ -57,7 +70,7 @@ class Dispatcher:
     def __init__(
         self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None, first_number: int = 1
     ) -> None:
-        self.config = config
+        self.configure(config)
         self.services: dict[bytes, ServiceQueue] = {}
         self.workers: dict[ClientKey, Worker] = {}
         self.frontends: dict[ClientKey, Frontend] = {}
@@ -75,6 +88,11 @@ class Dispatcher:
         self._numbers = count(first_number)
         self._changed = changed
 
+    def configure(self, config: NetworkConfig) -> None:
+        """Go by a configuration from now on."""
+        self.config = config
+        self._terms: dict[bytes, Terms] = {}
+
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def submit(self, key: ClientKey, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Send]:
@@ -85,15 +103,20 @@ class Dispatcher:
         frontend.last_seen = now
         frontend.tasks += 1
         name, client_id = body[0], body[1]
-        timeout, retry = self._terms(options) if options else (self.config.task_timeout / 1000, False)
+        # what is long may be a blob, which no dict takes
+        terms = self._terms.get(options) if len(options) <= wire.LONGEST_REMEMBERED else None
+        timeout, retry, options = terms or self._read_terms(options)
         service = self.services.get(name)
         if service is None:
             return (self._refuse(key, envelope, Code.NO_SERVICE, body, now),)
         service.requests += 1
-        if frontend.open >= self.config.client_limit:
+        if len(frontend.open_tasks) >= self.config.client_limit:
             return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         number = next(self._numbers).to_bytes(8, "big")
-        task = Task(number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry)
+        known_as = client_id if client_id not in frontend.open_tasks else (client_id, number)
+        task = Task(
+            number, frontend, envelope, client_id, service, options, body[2:], now, now + timeout, retry, known_as
+        )
         worker = first_idle(service)
         if worker is None:
             if not service.workers:
@@ -102,7 +125,7 @@ class Dispatcher:
                 return (self._refuse(key, envelope, Code.TOO_MANY, body, now, service),)
         self.tasks[number] = task
         self._deadlines.set(number, task.deadline, task)
-        frontend.open += 1
+        frontend.open_tasks[known_as] = task
         if worker is None:
             service.queue[number] = task
             return ()
@@ -112,7 +135,6 @@ class Dispatcher:
         """Take a reply: body is service, the task's number, payload. ``more`` in the options announces another."""
         task = self.tasks.get(body[1])
         if task is None:
-            self.counts.unknown_replies += 1  # late, or answered by another: dropped, as the protocol says
             return self._late_reply(key, options, body[1], now)
         worker = task.worker
         if worker is None or worker.key != key:
@@ -122,7 +144,6 @@ class Dispatcher:
                 self.counts.forged_replies += 1
                 return ()
             if task.streamed:  # the answer of the one with whom it shares the task is under way already
-                self.counts.unknown_replies += 1
                 return self._late_reply(key, options, body[1], now)
         more, outcome = False, "ok"
         if options:
@@ -145,9 +166,10 @@ class Dispatcher:
         if self.telling is not None:
             self.telling.answered(task, worker, outcome, body, now)
         self._end(task)
-        if worker.finish(task):
-            return (forward, *self.give_work(worker, now))
-        return (forward,)
+        more_work = self.give_work(worker, now) if worker.finish(task) else ()
+        if task.earlier is not None:
+            return (forward, *more_work, *self._stop_work(task, now))  # two had it
+        return (forward, *more_work)
 
     def _settle(self, task: Task, worker: Worker) -> None:
         """Take the rest of a stream from the one that began it."""
@@ -171,22 +193,31 @@ class Dispatcher:
         socket, routing_id = worker.key
         envelope: Frames = (routing_id, b"") if worker.delimiter else (routing_id,)
         worker.owes_answer = False
-        frames = (*envelope, wire.BACKEND, wire.TASK, task.options, task.service.name, task.number, *task.payload)
-        return (socket, frames)
+        options = task.options
+        if (now - task.created) * 1000 >= STEP_MS:
+            options = _with_timeout(options, math.ceil((task.deadline - now) * 1000 / STEP_MS) * STEP_MS)
+        return (socket, (*envelope, wire.BACKEND, wire.TASK, options, task.service.name, task.number, *task.payload))
 
-    def _terms(self, options: bytes) -> tuple[float, bool]:
+    def _read_terms(self, options: bytes) -> Terms:
         terms = wire.read_options(options)
-        timeout = read.interval(terms, "timeout")
-        longest = self.config.max_task_timeout / 1000
-        return (
-            self.config.task_timeout / 1000 if timeout is None else min(timeout, longest),
-            read.flag(terms, "retry"),
-        )
+        wanted, retry = read.interval(terms, "timeout"), read.flag(terms, "retry")
+        longest = self.config.max_task_timeout
+        if wanted is None:  # a worker knows the default from its READYOK
+            read_as = (self.config.task_timeout / 1000, retry, options)
+        elif wanted * 1000 <= longest:
+            read_as = (wanted, retry, options)
+        else:
+            read_as = (longest / 1000, retry, _with_timeout(options, longest))
+        if len(options) <= wire.LONGEST_REMEMBERED:
+            if len(self._terms) >= MOST_TERMS:
+                self._terms.clear()
+            self._terms[options] = read_as
+        return read_as
 
     def _end(self, task: Task) -> None:
         task.done = True
         task.payload = ()
-        task.client.open -= 1
+        del task.client.open_tasks[task.name]
         del self.tasks[task.number]
         task.service.queue.pop(task.number, None)
         self._deadlines.remove(task.number)
@@ -213,6 +244,44 @@ class Dispatcher:
         self._end(task)
         task.service.failed(reason)
         return task_error(task.client.key, task.envelope, code, reason, (task.service.name, task.client_id))
+
+    # --- cancelling -------------------------------------------------------------------------------------------------
+
+    def cancel(self, key: ClientKey, service: bytes, client_id: bytes, now: float) -> list[Send]:
+        """End a task that its client does not want any more. A client can name its own tasks only."""
+        frontend = self.frontends.get(key)
+        task = frontend.open_tasks.get(client_id) if frontend is not None else None
+        if task is None or task.service.name != service:
+            self.counts.unknown_cancels += 1  # of somebody else's, or crossed the reply on the way
+            return []
+        task.client.last_seen = now
+        self.counts.cancelled += 1
+        return self._cancel(task, now)
+
+    def _cancel(self, task: Task, now: float) -> list[Send]:
+        """End a task whose answer nobody would get."""
+        task.service.cancelled += 1
+        if self.telling is not None:
+            self.telling.unanswered(task, task.worker or _earlier(task), "cancelled", now)
+        self._end(task)
+        return self._stop_work(task, now)
+
+    def _stop_work(self, task: Task, now: float) -> list[Send]:
+        """Have those who work on a task that is over stop; its slot is free when they have answered.
+
+        One that does not understand CANCEL works to its end, and makes room by its late reply.
+        """
+        sends: list[Send] = []
+        for worker in (task.worker, task.earlier):
+            if worker is None or task.number not in worker.in_hand:
+                continue
+            if isinstance(worker, HostedWorker):
+                worker.forget(task.number)
+                sends += self.give_work(worker, now) if worker.finish(task) else []
+            elif worker.cancels and not worker.delimiter:  # a REQ socket would take it for the answer to its READY
+                socket, routing_id = worker.key
+                sends.append((socket, (routing_id, wire.BACKEND, wire.CANCEL, b"", task.service.name, task.number)))
+        return sends
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -293,7 +362,7 @@ class Dispatcher:
         worker = None if self.closed else first_idle(task.service)
         if worker is not None:
             return [self._hand_over(task, worker, now)]
-        if not task.service.workers:
+        if not task.service.workers and not task.retry:
             return [self._fail(task, Code.UNAVAILABLE, _REFUSALS[Code.UNAVAILABLE], now, lost, "lost")]
         task.service.queue[task.number] = task
         task.service.queue.move_to_end(task.number, last=False)
@@ -356,10 +425,7 @@ class Dispatcher:
             code, reason = _too_late(task)
             self._deadlines.set(task.number, now, task)  # _end removes it
             sends.append(self._fail(task, code, reason, now, task.worker or _earlier(task), "timeout"))
-            # the worker still has it in hand: its late reply is what makes room again
-            if isinstance(task.worker, HostedWorker):  # it hears of it
-                task.worker.forget(task.number)
-                sends += self.give_work(task.worker, now) if task.worker.finish(task) else []
+            sends += self._stop_work(task, now)
         for frontend in self._forget.take(now):
             if frontend.open or now - frontend.last_seen < FRONTEND_MEMORY:
                 self._forget.set(frontend.key, now + FRONTEND_MEMORY, frontend)
@@ -377,32 +443,35 @@ class Dispatcher:
 
     # --- clients that do not read -----------------------------------------------------------------------------------
 
-    def undelivered_answer(self, key: ClientKey, frames: Frames, now: float) -> None:
+    def undelivered_answer(self, key: ClientKey, frames: Frames, now: float) -> list[Send]:
         """Have a client whose queue was full told a little later that it missed an answer; once, and in a few bytes."""
         start = 1 if len(frames) > 1 and frames[1] else 2
         if len(frames) < start + 5 or frames[start + 1] not in (wire.TASKREPLY, wire.ERROR):
-            return
+            return []
         envelope, service, client_id = frames[:start], bytes(frames[start + 3]), bytes(frames[start + 4])
+        sends: list[Send] = []
         told: Told = (key, service, client_id)
         if frames[start + 1] == wire.ERROR:
             send: Send = (key[0], frames)
         else:
             if read.flag(wire.read_options(frames[start + 2]), "more"):
-                self._break_off(told, now)
+                sends = self._break_off(told, now)
             send = task_error(key, envelope, Code.DEADLINE, "the reply found your queue full", (service, client_id))
         if told in self._tried_twice or len(self._second_tries) >= MOST_SECOND_TRIES:
             self.counts.untold += 1
         else:
             self._second_tries.set(told, now + SECOND_TRY, send)
+        return sends
 
-    def _break_off(self, told: Told, now: float) -> None:
+    def _break_off(self, told: Told, now: float) -> list[Send]:
         """End a task of whose answer a part was lost: a stream with a hole must not look whole."""
         key, service, client_id = told
-        for task in self.tasks.values():
-            if task.client_id == client_id and task.client.key == key and task.service.name == service:
-                self._cancel(task, now)
-                task.service.failed("the client does not read")
-                return
+        frontend = self.frontends.get(key)
+        task = frontend.open_tasks.get(client_id) if frontend is not None else None
+        if task is None or task.service.name != service:
+            return []
+        task.service.failed("the client does not read")
+        return self._cancel(task, now)
 
     def _try_again(self, now: float) -> list[Send]:
         sends = self._second_tries.take(now)
@@ -410,21 +479,15 @@ class Dispatcher:
             self._tried_twice = {_told(send) for send in sends}
         return sends
 
-    def frontend_gone(self, key: ClientKey, now: float) -> None:
-        """Let go of what a vanished frontend had waiting."""
+    def frontend_gone(self, key: ClientKey, now: float) -> list[Send]:
+        """Cancel what a vanished frontend had open."""
         frontend = self.frontends.pop(key, None)
         self._forget.remove(key)
-        if frontend is None or not frontend.open:
-            return
-        for task in [task for task in self.tasks.values() if task.client is frontend and task.worker is None]:
+        sends: list[Send] = []
+        for task in list(frontend.open_tasks.values()) if frontend is not None else ():
             self.counts.abandoned += 1
-            self._cancel(task, now)
-
-    def _cancel(self, task: Task, now: float) -> None:
-        """End a task whose answer nobody would get."""
-        if self.telling is not None:
-            self.telling.unanswered(task, task.worker, "cancelled", now)
-        self._end(task)
+            sends += self._cancel(task, now)
+        return sends
 
     def _forget_idle(self) -> bool:
         idle = [key for key, frontend in self.frontends.items() if not frontend.open]
@@ -434,10 +497,13 @@ class Dispatcher:
         return bool(idle)
 
     def _late_reply(self, key: ClientKey, options: bytes, number: bytes, now: float) -> list[Send]:
-        """Make room in a worker whose task had expired before it answered."""
+        """Make room in a worker whose task was over before it answered; the reply itself is dropped."""
         worker = self.workers.get(key)
         task = worker.in_hand.get(number) if worker else None
-        if worker is None or task is None or read.flag(wire.read_options(options), "more"):
+        terms = wire.read_options(options)
+        if task is None or terms.get("code") != Code.CANCELLED:
+            self.counts.unknown_replies += 1
+        if worker is None or task is None or read.flag(terms, "more"):
             return []
         return self.give_work(worker, now) if worker.finish(task) else []
 
@@ -456,6 +522,19 @@ def _too_late(task: Task) -> tuple[Code, str]:
     if not task.service.workers:
         return Code.UNAVAILABLE, _REFUSALS[Code.UNAVAILABLE]
     return Code.DEADLINE, "no worker was free in time"
+
+
+def _with_timeout(options: bytes, milliseconds: int) -> bytes:
+    """Return the options of a task with the time that it has left."""
+    write = _write_short if len(options) <= wire.LONGEST_REMEMBERED else _write_timeout
+    return write(options, milliseconds)
+
+
+def _write_timeout(options: bytes, milliseconds: int) -> bytes:
+    return wire.write_options(wire.read_options(options), timeout=milliseconds)
+
+
+_write_short = lru_cache(maxsize=4096)(_write_timeout)
 
 
 def _earlier(task: Task) -> Worker | None:
@@ -489,6 +568,7 @@ def service_rows(services: Mapping[bytes, ServiceQueue]) -> list[dict[str, objec
                 "requests": service.requests,
                 "errors": service.errors,
                 "timeouts": service.timeouts,
+                "cancelled": service.cancelled,
                 "last_error": service.last_error,
                 "p50_ms": round(p50 * 1000, 3),
                 "p95_ms": round(p95 * 1000, 3),

@@ -80,13 +80,14 @@ class SeatWithDoor(Seat):
             reason = f"this service takes frames of at most {self._largest} bytes"
             self._fail(ticket, Code.TOO_LARGE, reason, now)
             return
-        failed = self.counts.errors
+        failed, self.task = self.counts.errors, number
         self._take(self._socket, [(ticket, b"", *map(self._as_delivered, body))], now)
+        self.task = b""
         if ticket in self._open and (self.counts.errors > failed or self.quarantined):
             self._fail(ticket, Code.FAILURE, "the service failed; the broker's log says how", now)
 
     def forget(self, number: bytes) -> None:
-        """Note that the time of a task is over. An answer goes to nobody then, as to a peer that is gone."""
+        """Note that a task is over. An answer goes to nobody then, as to a peer that is gone."""
         self._open.pop(self._ticket(number), None)
         self._look_for_answers()
 
@@ -162,7 +163,7 @@ class BrokerSeat(Seat):
     def __init__(self, service: BrokerService, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
         self._own = service
-        self._hosting = service.hosting
+        self._hosting, self._open = service.hosting, service.dispatcher.tasks
         self._doors: dict[bytes, SeatWithDoor] = {}
         self._others: list[Seat] = []
         service.on_state = self._pass_on_state
@@ -206,7 +207,8 @@ class BrokerSeat(Seat):
         kept: list[Send] = []
         for send in Seat.take_sends(self):
             if send[0] == DOOR:
-                self.pass_in(self._doors[send[1][0]], send[1], self._now)
+                if bytes(send[1][5]) in self._open:  # else it was cancelled before it was passed in
+                    self.pass_in(self._doors[send[1][0]], send[1], self._now)
             else:
                 kept.append(send)
         return kept

@@ -27,7 +27,7 @@ class Host:
     given: Callable[[], None]
     """There is a task for it among what is to be sent."""
     forget: Callable[[bytes], None]
-    """The task of this number is over, by its time."""
+    """The task of this number is over: its time is up, or it was cancelled."""
 
 
 class Hosting:

@@ -40,6 +40,12 @@ class InnerTask(NamedTuple):
     body: Frames
 
 
+class InnerCancel(NamedTuple):
+    """A task that nobody waits for any more. It is answered all the same, with code 410: that frees its slot."""
+
+    number: bytes
+
+
 class _State(Enum):
     AWAY = "nothing to offer, or gone"
     CHECKING = "CHECKCONFIG sent"
@@ -48,14 +54,20 @@ class _State(Enum):
 
 
 class InnerWorker:
-    """Says what to send on one socket of a service, which is to open ``endpoint(address)`` under that name."""
+    """Says what to send on one socket of a service, which is to open ``endpoint(address)`` under that name.
 
-    def __init__(self, socket: str, identity: str, *, window: int, metadata: Mapping[str, str] | None = None) -> None:
+    :param cancels: the service takes an ``InnerCancel``.
+    """
+
+    def __init__(
+        self, socket: str, identity: str, *, window: int, metadata: Mapping[str, str] | None = None,
+        cancels: bool = False,
+    ) -> None:  # fmt: skip
         self.identity = identity
         self.due = math.inf
         """When there is something to say; infinity when there is not."""
         self.malformed = 0
-        self._socket, self._window, self._metadata = socket, window, dict(metadata or {})
+        self._socket, self._window, self._metadata, self._cancels = socket, window, dict(metadata or {}), cancels
         self._state = _State.AWAY
         self._services: tuple[str, ...] = ()
         self._version: read.Version | None = None
@@ -95,14 +107,16 @@ class InnerWorker:
 
     # --- what the broker says -----------------------------------------------------------------------------------------
 
-    def receive(self, frames: Frames, now: float) -> tuple[list[Send], InnerTask | None]:
-        """Take what the broker says: something to say in turn, or a task."""
+    def receive(self, frames: Frames, now: float) -> tuple[list[Send], InnerTask | InnerCancel | None]:
+        """Take what the broker says: something to say in turn, a task, or that one is cancelled."""
         try:
             message = wire.read_message(frames, routed=False)
             if message.header != wire.BACKEND:
                 raise MalformedError("the header of a backend is S0W01")
             if message.command == wire.TASK:
                 return [], self._task(message)
+            if message.command == wire.CANCEL:
+                return [], self._cancelled(message)
             return self._heard(message, now), None
         except MalformedError as error:
             self.malformed += 1
@@ -114,6 +128,11 @@ class InnerWorker:
             raise MalformedError("a TASK has a service, an id and a payload")
         service, number, *body = message.body
         return InnerTask(bytes(service), bytes(number), message.options, tuple(body))
+
+    def _cancelled(self, message: Message) -> InnerCancel:
+        if len(message.body) != 2:
+            raise MalformedError("a CANCEL has a service and an id")
+        return InnerCancel(bytes(message.body[1]))
 
     def _refuse_task(self, frames: Frames, error: MalformedError) -> list[Send]:
         """Answer a task that cannot be read, if at least its number can."""
@@ -197,7 +216,7 @@ class InnerWorker:
             self._wait(_State.OFFERING, now + RETRY_AFTER)
         return self._say(
             wire.READY, services=list(self._services), window=self._window, config_version=self._version,
-            metadata=self._metadata or None,
+            metadata=self._metadata or None, cancel=self._cancels or None,
         )  # fmt: skip
 
     def _beat(self, now: float) -> Send:

@@ -7,7 +7,7 @@ long silence, is the worker given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import attrs
 
@@ -168,6 +168,7 @@ class Negotiator:
         window = read.whole(options, "window", 0, 0, LARGEST_WINDOW)
         asked = read.interval(options)
         worker.heartbeats = read.flag(options, "heartbeat", default=True)
+        worker.cancels = read.flag(options, "cancel")
         worker.describe(_metadata(options))
         refusal = self._check_sender(worker, key, message, now)
         if refusal is not None:
@@ -191,7 +192,7 @@ class Negotiator:
         accepted = answer(
             key, message, wire.READYOK,
             hbeatinterval=round(worker.granted * 1000), liveness=network.liveness, time=self._wall_time(),
-            config_version=self.running.version, refused=refused or None,
+            config_version=self.running.version, refused=refused or None, task_timeout=network.task_timeout,
         )  # fmt: skip
         if not worker.delimiter:
             return [accepted, *work]
@@ -242,8 +243,7 @@ class Negotiator:
         """DISCONNECT: the client goes; a worker's unfinished tasks go back."""
         worker = self._dispatcher.workers.get(key)
         if worker is None:
-            self._dispatcher.frontend_gone(key, now)
-            return []
+            return self._dispatcher.frontend_gone(key, now)
         return self.drop(worker, ClientEvent.LEAVE, now)
 
     def _check_sender(self, worker: Worker, key: ClientKey, message: Message, now: float) -> list[Send] | None:
@@ -331,10 +331,10 @@ class Negotiator:
         sends = self._dispatcher.lose(worker, event, now)
         return sends + self._settle_claims(worker, now, lives=False)
 
-    def probe_busy(self) -> list[Send]:
+    def probe_busy(self, sockets: Container[str]) -> list[Send]:
         """Say something to every worker that has tasks: to one whose connection is gone it cannot be sent."""
         workers = self._dispatcher.workers.values()
-        return [self._probe(worker) for worker in workers if worker.in_hand and not worker.hosted]
+        return [self._probe(worker) for worker in workers if worker.in_hand and worker.key[0] in sockets]
 
     def next_deadline(self) -> float | None:
         """Say when a worker's silence is to be looked at, or an answer is owed."""

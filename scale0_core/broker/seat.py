@@ -99,6 +99,8 @@ class Seat:
         """What the service told of and nobody has taken yet, if it was asked to."""
         self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
+        self.task = b""
+        """The number of the task that the service is called with, if it is one; for the log."""
         self.on_quarantine: Callable[[], None] | None = None
         self.suspended = ""
         """Why the service serves no peers, such as ``disabled``; empty while it does."""
@@ -387,6 +389,7 @@ class Seat:
                 service=self.service.name,
                 plugin=self.plugin,
                 where=where,
+                **({"task": self.task.hex()} if self.task else {}),
                 error=repr(error),
                 place=_place(error),
                 trace="".join(traceback.format_exception(error)),

@@ -119,6 +119,8 @@ class BrokerService:
         self._addresses: Mapping[str, tuple[str, ...]] = {}
         self._drain_until = -math.inf
         self._probes: list[float] = []
+        self._lost: dict[str, float] = {}
+        """When connections of a socket were last lost, by socket, until all who may be concerned were probed."""
         self._started: float | None = None
         self._now = -math.inf
         """When the last job ended."""
@@ -130,6 +132,7 @@ class BrokerService:
             wire.PING: self._ping,
             wire.TASK: self._task,
             wire.TASKREPLY: self._task_reply,
+            wire.CANCEL: self._cancel,
             wire.NEEDBROKER: self._need_broker,
         }
 
@@ -233,11 +236,14 @@ class BrokerService:
         sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
         if self._probes and self._probes[0] <= now:
             self._probes = [moment for moment in self._probes if moment > now]
-            sends += self.negotiator.probe_busy()
+            sends += [*self.negotiator.probe_busy(self._lost), *self._probe_frontends()]
+            if not self._probes:
+                self._lost.clear()
         return self._unless_disabled(sends, now)
 
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Ask all that have tasks, soon: a connection was lost, and whose is not known."""
+        self._lost[socket] = now
         if not self._probes:
             self._probes = [now + later for later in PROBES]
         elif len(self._probes) < len(PROBES):  # the first of the last round is over, and was too early for this one
@@ -252,9 +258,9 @@ class BrokerService:
         worker = self.dispatcher.workers.get(key)
         if worker is None:
             if reason != "EAGAIN":
-                self.dispatcher.frontend_gone(key, now)
-            elif socket == "frontend":
-                self.dispatcher.undelivered_answer(key, frames, now)
+                return self._unless_disabled(self.dispatcher.frontend_gone(key, now), now)
+            if socket == "frontend":
+                return self._unless_disabled(self.dispatcher.undelivered_answer(key, frames, now), now)
             return ()
         start = 2 if worker.delimiter else 1
         if frames[start + 1] == wire.TASK:
@@ -349,8 +355,8 @@ class BrokerService:
                     self.dispatcher.telling.refused(named[0], now)
                 return [task_error(key, message.envelope, Code.UNAVAILABLE, reason, named)]
             return [answer(key, message, wire.ERROR, code=int(Code.UNAVAILABLE), message=reason)]
-        if message.command == wire.TASKREPLY and now < self._drain_until and len(message.body) >= 2:
-            return self._task_reply(key, message, now)
+        if message.command in (wire.TASKREPLY, wire.CANCEL) and now < self._drain_until and len(message.body) >= 2:
+            return self._handlers[message.command](key, message, now)
         self.counts["disabled"] += 1
         return ()
 
@@ -365,6 +371,15 @@ class BrokerService:
             command = frames[2 if frames[1] else 3]
             self.counts[f"unsent while disabled {command.decode()}"] += 1
         return []
+
+    def _probe_frontends(self) -> list[Send]:
+        """Send a PONG to every client that may be the one that was lost: what it has open is cancelled if it was."""
+        options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
+        return [
+            (frontend.key[0], (frontend.key[1], wire.FRONTEND, wire.PONG, options))
+            for frontend in self.dispatcher.frontends.values()
+            if frontend.takes_probes and frontend.last_seen <= self._lost.get(frontend.key[0], -math.inf)
+        ]
 
     def _ping(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
@@ -390,6 +405,12 @@ class BrokerService:
         worker.limit = 0  # the reply is passed on, and nothing more comes to a worker that is disconnected
         sends = self.dispatcher.reply(key, wire.write_options(message.options), body, now)
         return [*sends, *self.negotiator.refuse(worker, message, Code.CLOCK_OFF, clock_off, now)]
+
+    def _cancel(self, key: ClientKey, message: Message, now: float) -> list[Send]:
+        """CANCEL: a client does not want a task any more. It is not answered."""
+        if len(message.body) != 2:
+            raise MalformedError("a CANCEL has a service and an id")
+        return self.dispatcher.cancel(key, bytes(message.body[0]), bytes(message.body[1]), now)
 
     def _need_broker(self, key: ClientKey, message: Message, now: float) -> list[Send]:
         """NEEDBROKER: name other brokers that serve what is wanted, the own group's first."""
@@ -440,7 +461,7 @@ class BrokerService:
             return []
         self.negotiator.running = running
         self.set_addresses(self._addresses)
-        self.dispatcher.config = running.network
+        self.dispatcher.configure(running.network)
         hosted = self.hosting.offer(self._now)
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)

@@ -23,6 +23,9 @@ BRIDGED = "protocol"
 ClientKey = tuple[str, bytes]
 """A connection: the name of the broker's socket, and the routing id there."""
 
+TaskName = bytes | tuple[bytes, bytes]
+"""By what a task is known among those of its client."""
+
 
 @attrs.define(eq=False)
 class Task:
@@ -38,6 +41,7 @@ class Task:
     created: float
     deadline: float
     retry: bool
+    name: TaskName = b""
     sent: float = 0.0
     worker: Worker | None = None
     earlier: Worker | None = None
@@ -53,8 +57,19 @@ class Frontend:
     key: ClientKey
     last_seen: float
     identity: str = ""
-    open: int = 0
+    open_tasks: dict[TaskName, Task] = attrs.field(factory=dict)
+    """By the client's id; a second task of an id that is taken has the broker's number in its name as well."""
     tasks: int = 0
+
+    @property
+    def open(self) -> int:
+        """How many of its tasks are open."""
+        return len(self.open_tasks)
+
+    @property
+    def takes_probes(self) -> bool:
+        """Whether it has tasks open and can be sent what it did not ask for; a REQ socket would hang up."""
+        return any(len(task.envelope) == 1 for task in self.open_tasks.values())
 
 
 @attrs.define(eq=False)
@@ -69,6 +84,7 @@ class ServiceQueue:
     requests: int = 0
     errors: int = 0
     timeouts: int = 0
+    cancelled: int = 0
     last_error: str = ""
     wait_time: Histogram = attrs.field(factory=Histogram)
     service_time: Histogram = attrs.field(factory=Histogram)
@@ -114,6 +130,8 @@ class Worker:
     """Tasks it takes at once; None means one for each READY."""
     limit: int = 0
     heartbeats: bool = True
+    cancels: bool = False
+    """Whether it understands CANCEL."""
     delimiter: bool = False
     owes_answer: bool = False
     config_version: int | str | None = None

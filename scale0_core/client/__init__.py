@@ -20,6 +20,7 @@ from scale0_core.client.errors import (
     UnavailableError,
     WorkerError,
 )
+from scale0_core.client.handlers import cancelled, time_left
 from scale0_core.client.sync import Client, Stream, Worker
 
 __all__ = [
@@ -38,4 +39,6 @@ __all__ = [
     "UnavailableError",
     "Worker",
     "WorkerError",
+    "cancelled",
+    "time_left",
 ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from functools import partial
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
@@ -16,7 +19,18 @@ import zmq
 
 from scale0_core.client.calls import Call, Reply, check_call
 from scale0_core.client.errors import CallError
-from scale0_core.client.handlers import Answer, Handler, end_of_parts, failure, frames_of, not_here, part_of
+from scale0_core.client.handlers import (
+    WORKING_ON,
+    Answer,
+    Handler,
+    end_of_parts,
+    ended,
+    failure,
+    frames_of,
+    not_here,
+    part_of,
+)
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.link import Engine, Link, ready
 from scale0_core.client.session import Task, WorkerState
 from scale0_core.client.setup import (
@@ -124,11 +138,14 @@ class LoopDriver:
 
 
 class Stream(AsyncIterator[Reply]):
-    """The parts of a reply, as they come; ends in StopAsyncIteration or in a CallError."""
+    """The parts of a reply, as they come; ends in StopAsyncIteration or in a CallError.
 
-    def __init__(self) -> None:
-        self._parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
-        self._on_close: Callable[[], None] = lambda: None
+    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    """
+
+    def __init__(self, parts: asyncio.Queue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
+        self._loop = asyncio.get_running_loop()
         self._over = False
 
     def __aiter__(self) -> Stream:
@@ -146,30 +163,22 @@ class Stream(AsyncIterator[Reply]):
         raise part
 
     async def close(self) -> None:
-        """Let go of the rest."""
+        """Cancel the rest."""
         if not self._over:
             self._over = True
-            self._on_close()
+            self._cancel()
+
+    def __del__(self) -> None:
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._cancel)  # the garbage collector may run in any thread
 
     async def __aenter__(self) -> Stream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def part(self, reply: Reply) -> None:
-        """Take a part; for the client."""
-        self._parts.put_nowait(reply)
-
-    def final(self, reply: Reply) -> None:
-        """Take the end; for the client."""
-        if reply:
-            self._parts.put_nowait(reply)
-        self._parts.put_nowait(None)
-
-    def fail(self, error: CallError) -> None:
-        """Take an error; for the client."""
-        self._parts.put_nowait(error)
 
 
 class Client(BaseClient):
@@ -192,20 +201,20 @@ class Client(BaseClient):
     def submit(
         self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False
     ) -> asyncio.Future[Reply]:
-        """Call a service and go on; the future has the reply or the CallError. Cancelled, it gets neither."""
+        """Call a service and go on; the future has the reply or the CallError. Cancelling it stops the worker."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         frames = check_call(service, payload)
-        self._open(Call(service, frames, FutureSink(future), timeout=self._time(timeout), retry=retry), future)
+        sink = FutureSink(future, asyncio.InvalidStateError)
+        self._open(Call(service, frames, sink, timeout=self._time(timeout), retry=retry), future)
         return future
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
-        """Call a service and iterate over the parts of its reply as they come."""
-        stream = Stream()
-        frames = check_call(service, payload)
-        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, on_part=stream.part)
-        stream._on_close = lambda: self._frontend.calls.forget(call)  # noqa: SLF001
+        """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest."""
+        parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
+        inbox, frames = Inbox(parts.put_nowait), check_call(service, payload)
+        call = Call(service, frames, inbox, timeout=self._time(timeout), retry=retry, on_part=inbox.part)
         self._begin(call)
-        return stream
+        return Stream(parts, lambda: self._cancel(call))
 
     async def map(
         self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,
@@ -213,7 +222,7 @@ class Client(BaseClient):
     ) -> AsyncIterator[Reply]:  # fmt: skip
         """Call a service for each payload, ``window`` at once, and give the replies in the order of the payloads.
 
-        The timeout is for each call. The first error ends the iteration.
+        The timeout is for each call. The first error ends the iteration, and cancels the others.
         """
         if window < 1:
             raise ValueError("a window has at least one place")
@@ -235,7 +244,7 @@ class Client(BaseClient):
         """Ask the broker whether it is there; gives the seconds until its answer."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         began = time.monotonic()
-        self._open(Call("", (), FutureSink(future), timeout=timeout), future)
+        self._open(Call("", (), FutureSink(future, asyncio.InvalidStateError), timeout=timeout), future)
         await future
         return time.monotonic() - began
 
@@ -255,8 +264,13 @@ class Client(BaseClient):
         await self.close()
 
     def _open(self, call: Call, future: asyncio.Future[Reply]) -> None:
-        future.add_done_callback(lambda ended: self._frontend.calls.forget(call) if ended.cancelled() else None)
+        future.add_done_callback(lambda done: self._cancel(call) if done.cancelled() else None)
         self._begin(call)
+
+    def _cancel(self, call: Call) -> None:
+        self._frontend.calls.cancel(call)
+        if self._driver is not None:
+            self._driver.kick()
 
     def _begin(self, call: Call) -> None:
         driver = self._start()
@@ -289,7 +303,7 @@ class Worker(BaseWorker):
         self._pool = Pool(self._concurrency, "")
         self._places = asyncio.Semaphore(self._concurrency)
         self._news = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[Task, asyncio.Task[Answer]] = {}
 
     def _offer(self) -> None:
         if self._driver is not None:
@@ -332,11 +346,12 @@ class Worker(BaseWorker):
         if driver is None:
             return
         self._session.stop(time.monotonic())
-        for task in self._tasks:
+        running = list(self._running.values())
+        for task in running:
             task.cancel()
         self._pool.stop()
         await driver.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def run(self) -> None:
         """Serve until TERM or INT comes, finish the tasks in hand, and return. A second signal does not wait for them.
@@ -402,19 +417,30 @@ class Worker(BaseWorker):
     def _begin(self, task: Task) -> None:
         handler = self._handlers[task.service]
         if handler is None:
-            self._give(task, not_here(task.service.decode("utf-8", "replace")))
+            self._give(task, not_here(task))
             return
-        running = asyncio.get_running_loop().create_task(self._work(task, handler))
-        self._tasks.add(running)
-        running.add_done_callback(self._tasks.discard)
+        running = self._running[task] = asyncio.get_running_loop().create_task(self._work(task, handler))
+        running.add_done_callback(partial(self._ended, task))
 
-    async def _work(self, task: Task, handler: Handler) -> None:
+    def _cancel(self, task: Task) -> None:
+        running = self._running.get(task)
+        if running is not None:
+            running.cancel()
+
+    def _ended(self, task: Task, running: asyncio.Task[Answer]) -> None:
+        del self._running[task]
+        if not running.cancelled():
+            self._give(task, running.result())
+        elif self._driver is not None:  # the worker goes on: it was cancelled, or what it awaited was
+            self._give(task, failure(task, asyncio.CancelledError("the handler was cancelled")))
+
+    async def _work(self, task: Task, handler: Handler) -> Answer:
         async with self._places:
+            WORKING_ON.set(task)
             try:
-                answer = await self._answer(task, handler)
+                return await self._answer(task, handler)
             except Exception as error:
-                answer = failure(task.service.decode("utf-8", "replace"), error)
-        self._give(task, answer)
+                return failure(task, error)
 
     async def _answer(self, task: Task, handler: Handler) -> Answer:
         if inspect.iscoroutinefunction(handler) or inspect.isasyncgenfunction(handler):
@@ -439,7 +465,7 @@ class Worker(BaseWorker):
                 seq += 1
                 if seq % PARTS_AT_ONCE == 0:
                     await self._until_clear()
-                if not task.alive:
+                if task.over:
                     break
         finally:
             await parts.aclose()
@@ -451,11 +477,12 @@ class Worker(BaseWorker):
             while (part := await self._in_pool(lambda: next(parts, nothing))) is not nothing:
                 yield part
         finally:
-            await self._in_pool(parts.close)
+            if self._driver is not None:  # else the worker stops, and does not wait for a thread
+                await self._in_pool(parts.close)
 
     async def _in_pool(self, function: Callable[[], T]) -> T:
-        """Run a function on a thread."""
-        loop = asyncio.get_running_loop()
+        """Run a function on a thread. Cancelled, it ends when the thread is free, unless the worker stops."""
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: asyncio.Future[T] = loop.create_future()
 
         def settle(value: Any, error: BaseException | None) -> None:
@@ -466,16 +493,24 @@ class Worker(BaseWorker):
                     future.set_result(value)
 
         def job() -> None:
-            value, error = None, None
+            value, error = None, None  # type: Any, BaseException | None
             try:
-                value = function()
+                value = context.run(function)
             except Exception as caught:
                 error = caught
+            except BaseException as caught:  # a function that exits must end neither the thread nor the loop
+                error = RuntimeError(f"{type(caught).__name__}: {caught}")
+                error.__cause__ = caught
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, value, error)
 
         self._pool.run(job)
-        return await future
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if self._driver is not None:
+                await asyncio.wait([future])
+            raise
 
     async def _until_clear(self) -> None:
         driver = self._driver
@@ -487,6 +522,8 @@ class Worker(BaseWorker):
 
     def _give(self, task: Task, answer: Answer) -> None:
         now = time.monotonic()
+        if task.over:
+            answer = ended(task)
         self._session.reply(task, answer.options, answer.frames, now)
         self._session.finish(task, now)
         self._kick()

@@ -140,8 +140,8 @@ class Calls:
         if self.online:
             self._send(call, now)
 
-    def forget(self, call: Call) -> None:
-        """Let go of a call that nobody waits for any more."""
+    def cancel(self, call: Call) -> None:
+        """Let go of a call that nobody waits for any more; the broker and the worker are told."""
         self._close(call)
 
     def _send(self, call: Call, now: float) -> None:
@@ -173,7 +173,9 @@ class Calls:
         call.done = True
         del self._open[call]
         for number in call.numbers:
-            self._by_number.pop(number, None)
+            # what is still there is under way: a call that has its reply has no more use for it either
+            if self._by_number.pop(number, None) is not None and self.online and call.service:
+                self._out.append((wire.FRONTEND, wire.CANCEL, b"", call.service, number))
         self._deadlines.remove(call)
         self._pauses.remove(call)
         call.payload = ()
@@ -199,9 +201,12 @@ class Calls:
             frames = body[2:]
             if call.collected and body[1] == call.numbers[-1]:
                 frames = (*call.collected, *frames)
+            del self._by_number[body[1]]
             self._finish(call, Reply(frames))
             return
         terms = wire.read_options(options)
+        if terms.get("more") is not True:
+            del self._by_number[body[1]]
         if "code" in terms:
             code, message = _code(terms)
             self._fail(call, RemoteError(message, code, service=_name(call)))
@@ -280,7 +285,8 @@ class Calls:
                 self._pauses.set(call, now + self._random.uniform(0.2, 0.5), call)
 
     def close(self, error: CallError) -> None:
-        """End all calls."""
+        """End all calls; the broker is told by DISCONNECT, which cancels them all."""
+        self.online = False
         for call in list(self._open):
             self._fail(call, error)
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
 
 from scale0_core.client.calls import LARGEST_FRAME, MOST_PAYLOAD_FRAMES
 from scale0_core.client.errors import RemoteError
+from scale0_core.client.session import Task
 from scale0_core.logs import get_logger
 from scale0_core.protocol import messages as wire
+from scale0_core.protocol.codes import CODES, Code
 from scale0_core.protocol.options import LONGEST_SERVICE, MOST_SERVICES
 from scale0_core.service import Frames
 
@@ -23,6 +28,25 @@ Handler = Callable[..., Any]
 """Takes the payload, a frame each, as bytes; returns a Result, or yields several, or does so asynchronously."""
 
 LONGEST_MESSAGE = 2000
+
+WORKING_ON: ContextVar[Task | None] = ContextVar("scale0_task", default=None)
+"""The task whose handler runs in this thread or coroutine."""
+
+
+def cancelled() -> bool:
+    """Return whether nobody waits for the task any more that the calling handler works on.
+
+    A plain function that runs for long looks at it now and then, and returns. Generators are closed, and coroutines
+    are cancelled, without a look.
+    """
+    task = WORKING_ON.get()
+    return task is not None and task.over != 0
+
+
+def time_left() -> float:
+    """Return the seconds until the deadline of the task that the calling handler works on; infinity without one."""
+    task = WORKING_ON.get()
+    return math.inf if task is None else task.deadline - time.monotonic()
 
 
 @attrs.frozen
@@ -63,17 +87,25 @@ def end_of_parts(seq: int) -> Answer:
     return Answer(wire.write_options(seq=seq))
 
 
-def failure(service: str, error: Exception) -> Answer:
-    """Make the reply for a function that raised; what it raised is logged."""
+def failure(task: Task, error: BaseException) -> Answer:
+    """Make the reply for a function that raised; what it raised is logged, unless the task was over already."""
+    if task.over:
+        return ended(task)
     if isinstance(error, RemoteError):
         return Answer(wire.write_options(code=int(error.code), message=error.message[:LONGEST_MESSAGE]))
-    LOG.error("a service raised", service=service, error=f"{type(error).__name__}: {error}")
+    LOG.failure("service raised", error, service=task.service, task=task.number.hex())
     message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
     return Answer(wire.write_options(code=500, message=message.encode("utf-8", "replace").decode()))
 
 
-def not_here(service: str) -> Answer:
+def ended(task: Task) -> Answer:
+    """Make the reply to a task that nobody waits for any more; it frees the task's slot."""
+    return Answer(wire.write_options(code=int(task.over), message=CODES[Code(task.over)].meaning))
+
+
+def not_here(task: Task) -> Answer:
     """Make the reply to a task for a service that was withdrawn while the task was on its way."""
+    service = task.service.decode("utf-8", "replace")
     return Answer(wire.write_options(code=404, message=f"this worker does not offer {service} any more"))
 
 

@@ -7,15 +7,18 @@ replies are not sent any more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from random import Random
 
+from scale0_core.broker.deadlines import Deadlines
 from scale0_core.client.brokers import Route
 from scale0_core.client.errors import WorkerError, refused
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
+from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message
 from scale0_core.protocol.states import allowed, step
 from scale0_core.service import Frames
@@ -31,6 +34,9 @@ CLAIM_PATIENCE = 10.0
 
 HOLD = 30.0
 """Seconds for which a worker with tasks in hand keeps a connection on which the broker is silent: it may be frozen."""
+
+OVERTIME = 0.25
+"""Seconds past its deadline after which a worker stops a task by itself. A broker that is there says so before."""
 
 FIRST_REST, LONGEST_REST = 0.1, 5.0
 MOST_NEGOTIATIONS = 5
@@ -82,13 +88,18 @@ WORKER: Mapping[tuple[WorkerState, WorkerEvent], WorkerState] = _table()
 
 
 class Task:
-    """A task in a worker's hands; ``alive`` while a reply can still be delivered."""
+    """A task in a worker's hands; ``alive`` while a reply can still be delivered.
 
-    __slots__ = ("alive", "number", "payload", "service")
+    ``over`` is 0, or the code with which it ends because nobody waits for it any more: its handler is to stop.
+    """
 
-    def __init__(self, service: bytes, number: bytes, payload: Frames) -> None:
-        self.service, self.number, self.payload = service, number, payload
+    __slots__ = ("alive", "begun", "deadline", "number", "over", "payload", "service")
+
+    def __init__(self, service: bytes, number: bytes, payload: Frames, deadline: float = math.inf) -> None:
+        self.service, self.number, self.payload, self.deadline = service, number, payload, deadline
         self.alive = True
+        self.begun = False
+        self.over = 0
 
 
 class Session:
@@ -100,7 +111,13 @@ class Session:
         stored: Stored | None = None, random: Random | None = None,
         store: Callable[[Stored], None] = lambda stored: None,
         changed: Callable[[], None] = lambda: None,
+        cancel: Callable[[Task], None] = lambda task: None,
     ) -> None:  # fmt: skip
+        """Begin at rest.
+
+        :param begin: has a task done; ``finish`` ends it.
+        :param cancel: is told of a task that nobody waits for any more; it is to be finished all the same.
+        """
         self.route, self.identity, self.stored = route, identity, stored
         self.state = WorkerState.RESTING
         self.address, self.connection = "", 0
@@ -108,9 +125,13 @@ class Session:
         self.fault: WorkerError | None = None
         self.granted, self.liveness = interval, 3
         self.in_hand: dict[bytes, Task] = {}
-        self.dropped = self.malformed = 0
+        self.dropped = self.malformed = self.late_cancels = 0
         self.out: list[Frames] = []
         self._begin, self._store, self._changed, self._wall_time = begin, store, changed, wall_time
+        self._cancel = cancel
+        self._deadlines: Deadlines[bytes, Task] = Deadlines()
+        self._task_timeout: int | None = None
+        """Milliseconds that a task has whose client named no timeout, as the broker says."""
         self._window, self._interval, self._metadata = window, interval, dict(metadata or {})
         self._config_type, self._random = config_type, random or Random()  # noqa: S311
         self._services: tuple[str, ...] = ()
@@ -154,6 +175,7 @@ class Session:
         if task.alive:
             task.alive = False
             self.in_hand.pop(task.number, None)
+            self._deadlines.remove(task.number)
             self._perhaps_leave(now)
 
     def drain(self, now: float) -> None:
@@ -249,9 +271,10 @@ class Session:
         self._until = now + rest
 
     def _abandon(self) -> None:
-        for task in self.in_hand.values():
+        given_up, self.in_hand = self.in_hand, {}
+        for task in given_up.values():
             task.alive = False
-        self.in_hand.clear()
+            self._give_up(task, Code.CANCELLED)
         self._readies = 0
         self._unanswered = None
 
@@ -282,20 +305,39 @@ class Session:
             self._rests = 0
         try:
             if len(frames) > 4 and frames[1] == wire.TASK:
-                self._on_task(frames)
+                self._on_task(frames, now)
             else:
                 self._receive_any(wire.read_message(frames, routed=False), now)
         except MalformedError as error:
             self.malformed += 1
             LOG.warning("the broker sent something that cannot be read", broker=self.address, reason=error.reason)
 
-    def _on_task(self, frames: Frames) -> None:
+    def _on_task(self, frames: Frames, now: float) -> None:
         if not self._takes_tasks():
             self.dropped += 1
             return
-        task = Task(frames[3], frames[4], frames[5:])
+        timeout = wire.read_options(frames[2]).get("timeout", self._task_timeout)
+        deadline = now + timeout / 1000 if type(timeout) is int else math.inf
+        task = Task(frames[3], frames[4], frames[5:], deadline)
         self.in_hand[task.number] = task
+        if deadline != math.inf:
+            self._deadlines.set(task.number, deadline + OVERTIME, task)
         self._begin(task)
+
+    def _on_cancel(self, message: Message) -> None:
+        if len(message.body) != 2:
+            raise MalformedError("a CANCEL has a service and an id")
+        task = self.in_hand.get(message.body[1])
+        if task is None:
+            self.late_cancels += 1  # it crossed the reply on the way
+        else:
+            self._give_up(task, Code.CANCELLED)
+
+    def _give_up(self, task: Task, code: Code) -> None:
+        self._deadlines.remove(task.number)
+        if not task.over:
+            task.over = code
+            self._cancel(task)
 
     def _takes_tasks(self) -> bool:
         """Tell whether the broker may count on this worker; it does so also while both negotiate anew."""
@@ -319,6 +361,8 @@ class Session:
             self._on_error(message, now)
         elif command == wire.CHANGEBROKER:
             self._on_change(message, now)
+        elif command == wire.CANCEL:
+            self._on_cancel(message)
 
     def _on_config(self, message: Message, now: float) -> None:
         fresh = message.command == wire.CONFIG
@@ -347,6 +391,7 @@ class Session:
         if not self._may(WorkerEvent.READYOK):
             return
         granted, liveness = message.options.get("hbeatinterval"), message.options.get("liveness")
+        self._task_timeout = message.options.get("task_timeout")
         if type(granted) is int and granted > 0:
             self.granted = granted / 1000
         if type(liveness) is int and liveness > 0:
@@ -445,7 +490,7 @@ class Session:
     def _send_ready(self) -> None:
         self._offered = self._wanted()
         options = wire.write_options(
-            services=list(self._offered), heartbeat=True, hbeatinterval=round(self._interval * 1000),
+            services=list(self._offered), heartbeat=True, cancel=True, hbeatinterval=round(self._interval * 1000),
             time=self._wall_time(), config_version=self.stored.version if self.stored else None, window=self._window,
             metadata=self._metadata,
         )  # fmt: skip
@@ -461,13 +506,19 @@ class Session:
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
+        ends, dialog = self._deadlines.next(), self._dialog_due()
+        return dialog if ends is None else ends if dialog is None else min(ends, dialog)
+
+    def _dialog_due(self) -> float | None:
         if self.state is not WorkerState.SERVING:
             return self._until
         silence = self._silent_at()
         return self._beat_at if silence is None else min(self._beat_at, silence)
 
     def on_deadline(self, now: float) -> None:
-        """Do what is due: a heartbeat, another try, or giving up on a broker that is silent."""
+        """Do what is due: a heartbeat, another try, or giving up on a task or on a broker that is silent."""
+        for task in self._deadlines.take(now):
+            self._give_up(task, Code.DEADLINE)
         if self.state is WorkerState.SERVING:
             silence = self._silent_at()
             if silence is not None and silence <= now:

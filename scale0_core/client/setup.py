@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -27,6 +28,8 @@ CLIENT_LINGER_MS = 200
 WORKER_LINGER_MS = 1000
 PARTS_AT_ONCE = 100
 """Parts of a streamed reply after which a generator waits until they have left."""
+LOOK_EVERY = 0.05
+"""Seconds after which a generator that waits looks whether anybody still does."""
 
 F = TypeVar("F", bound=Handler)
 
@@ -50,14 +53,15 @@ def frontend_for(
 def session_for(
     broker: str, *, backend: str | None, identity: str | None, window: int, interval: float,
     metadata: Mapping[str, str], config_dir: ConfigDir, config_type: str,
-    begin: Callable[[Task], None], changed: Callable[[], None],
+    begin: Callable[[Task], None], cancel: Callable[[Task], None], changed: Callable[[], None],
 ) -> Session:  # fmt: skip
     """Make the dialog of a worker."""
     address = frontend_address(broker, os.environ)
     name = _identity(identity)
     file = ConfigFile(_folder(config_dir), identity or f"worker-{program_name()}", address)
     return Session(
-        Route(Place(address, backend or "")), identity=name, begin=begin, changed=changed, wall_time=time.time,
+        Route(Place(address, backend or "")), identity=name, begin=begin, cancel=cancel, changed=changed,
+        wall_time=time.time,
         window=window, interval=interval, metadata=metadata, config_type=config_type.upper(),
         stored=file.load(name), store=file.save,
     )  # fmt: skip
@@ -90,9 +94,6 @@ def _identity(identity: str | None) -> str:
 class Settable(Protocol):
     """What the futures of threads and those of asyncio can both do."""
 
-    def done(self) -> bool:
-        """Tell whether there is an outcome."""
-
     def set_result(self, result: Any, /) -> None:
         """Have a reply."""
 
@@ -103,19 +104,20 @@ class Settable(Protocol):
 class FutureSink:
     """Puts the outcome of a call into a future."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_too_late")
 
-    def __init__(self, future: Settable) -> None:
-        self._future = future
+    def __init__(self, future: Settable, too_late: type[Exception]) -> None:
+        """Make one; ``too_late`` is what the future raises if it has been cancelled, by another thread perhaps."""
+        self._future, self._too_late = future, too_late
 
     def final(self, reply: Reply) -> None:
         """Take the reply, unless nobody waits for it any more."""
-        if not self._future.done():
+        with contextlib.suppress(self._too_late):
             self._future.set_result(reply)
 
     def fail(self, error: CallError) -> None:
         """Take the error, unless nobody waits for it any more."""
-        if not self._future.done():
+        with contextlib.suppress(self._too_late):
             self._future.set_exception(error)
 
 
@@ -207,7 +209,8 @@ class BaseWorker(ABC):
         self._make: Callable[[], Session] = lambda: session_for(
             broker, backend=backend, identity=identity, window=concurrency + prefetch, interval=heartbeat_interval,
             metadata={**({"version": version} if version else {}), **(metadata or {})},
-            config_dir=config_dir, config_type=config_type, begin=self._begin, changed=self._changed,
+            config_dir=config_dir, config_type=config_type, begin=self._begin, cancel=self._cancel,
+            changed=self._changed,
         )  # fmt: skip
         self._session: Session = self._make()
         self._set_up()
@@ -271,6 +274,10 @@ class BaseWorker(ABC):
     @abstractmethod
     def _begin(self, task: Task) -> None:
         """Have a task done."""
+
+    @abstractmethod
+    def _cancel(self, task: Task) -> None:
+        """Stop the handler of a task that nobody waits for any more."""
 
     @abstractmethod
     def _changed(self) -> None:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from types import GeneratorType, TracebackType
 from typing import Any
@@ -16,11 +16,23 @@ from typing import Any
 from scale0_core.client.calls import Call, Reply, check_call
 from scale0_core.client.errors import CallError
 from scale0_core.client.frontend import Frontend
-from scale0_core.client.handlers import Answer, Handler, end_of_parts, failure, frames_of, not_here, part_of
+from scale0_core.client.handlers import (
+    WORKING_ON,
+    Answer,
+    Handler,
+    end_of_parts,
+    ended,
+    failure,
+    frames_of,
+    not_here,
+    part_of,
+)
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.link import Engine
 from scale0_core.client.session import Task, WorkerState
 from scale0_core.client.setup import (
     CLIENT_LINGER_MS,
+    LOOK_EVERY,
     PARTS_AT_ONCE,
     WORKER_LINGER_MS,
     BaseClient,
@@ -34,11 +46,13 @@ from scale0_core.client.threads import IoThread, Pool, Signals
 
 
 class Stream(Iterator[Reply]):
-    """The parts of a reply, as they come; ends in StopIteration or in a CallError."""
+    """The parts of a reply, as they come; ends in StopIteration or in a CallError.
 
-    def __init__(self) -> None:
-        self._parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
-        self._on_close: Callable[[], None] = lambda: None
+    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    """
+
+    def __init__(self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -56,10 +70,13 @@ class Stream(Iterator[Reply]):
         raise part
 
     def close(self) -> None:
-        """Let go of the rest."""
+        """Cancel the rest."""
         if not self._over:
             self._over = True
-            self._on_close()
+            self._cancel()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Stream:
         return self
@@ -67,19 +84,23 @@ class Stream(Iterator[Reply]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def part(self, reply: Reply) -> None:
-        """Take a part; for the client's thread."""
-        self._parts.put(reply)
 
-    def final(self, reply: Reply) -> None:
-        """Take the end; for the client's thread."""
-        if reply:
-            self._parts.put(reply)
-        self._parts.put(None)
+class CallFuture(Future[Reply]):
+    """The future of a call. One that is cancelled has the worker stop."""
 
-    def fail(self, error: CallError) -> None:
-        """Take an error; for the client's thread."""
-        self._parts.put(error)
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cancel: list[Callable[[], None]] = []
+
+    def cancel(self) -> bool:
+        """Cancel the call, unless it is over; return whether that could be done."""
+        if not super().cancel():
+            return False
+        if self.on_cancel:  # once, whoever else cancels it
+            tell = self.on_cancel.pop()
+            self.set_running_or_notify_cancel()  # whoever waits for several futures learns of it by this
+            tell()
+        return True
 
 
 class Client(BaseClient):
@@ -97,22 +118,29 @@ class Client(BaseClient):
         :param timeout: seconds until the call ends in any case.
         :param retry: the service may be called twice: the call is sent again when a worker or the broker dies.
         """
-        return self.submit(service, *payload, timeout=timeout, retry=retry).result()
+        future = self.submit(service, *payload, timeout=timeout, retry=retry)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
     def submit(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Future[Reply]:
-        """Call a service and go on; the future has the reply or the CallError. It cannot be cancelled."""
-        future, frames = _future(), check_call(service, payload)
-        self._runner.open(Call(service, frames, FutureSink(future), timeout=self._time(timeout), retry=retry))
+        """Call a service and go on; the future has the reply or the CallError. Cancelling it stops the worker."""
+        future, frames = CallFuture(), check_call(service, payload)
+        sink = FutureSink(future, InvalidStateError)
+        call = Call(service, frames, sink, timeout=self._time(timeout), retry=retry)
+        future.on_cancel.append(partial(self._runner.cancel, call))
+        self._runner.open(call)
         return future
 
     def stream(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Stream:
-        """Call a service and iterate over the parts of its reply as they come."""
-        stream = Stream()
-        frames = check_call(service, payload)
-        call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, on_part=stream.part)
-        stream._on_close = lambda: self._runner.forget(call)  # noqa: SLF001
+        """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest."""
+        parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
+        inbox, frames = Inbox(parts.put), check_call(service, payload)
+        call = Call(service, frames, inbox, timeout=self._time(timeout), retry=retry, on_part=inbox.part)
         self._runner.open(call)
-        return stream
+        return Stream(parts, lambda: self._runner.cancel(call))  # the client lives as long as its streams
 
     def map(
         self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,
@@ -120,23 +148,27 @@ class Client(BaseClient):
     ) -> Iterator[Reply]:  # fmt: skip
         """Call a service for each payload, ``window`` at once, and give the replies in the order of the payloads.
 
-        The timeout is for each call. The first error ends the iteration.
+        The timeout is for each call. The first error ends the iteration, and cancels the others.
         """
         if window < 1:
             raise ValueError("a window has at least one place")
         under_way: deque[Future[Reply]] = deque()
-        for payload in payloads:
-            frames = payload if isinstance(payload, tuple) else (payload,)
-            under_way.append(self.submit(service, *frames, timeout=timeout, retry=retry))
-            while len(under_way) >= window or (under_way and under_way[0].done()):
+        try:
+            for payload in payloads:
+                frames = payload if isinstance(payload, tuple) else (payload,)
+                under_way.append(self.submit(service, *frames, timeout=timeout, retry=retry))
+                while len(under_way) >= window or (under_way and under_way[0].done()):
+                    yield under_way.popleft().result()
+            while under_way:
                 yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
 
     def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
-        future, began = _future(), time.monotonic()
-        self._runner.open(Call("", (), FutureSink(future), timeout=timeout))
+        future, began = CallFuture(), time.monotonic()
+        self._runner.open(Call("", (), FutureSink(future, InvalidStateError), timeout=timeout))
         future.result()
         return time.monotonic() - began
 
@@ -149,12 +181,6 @@ class Client(BaseClient):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _future() -> Future[Reply]:
-    future: Future[Reply] = Future()
-    future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
-    return future
 
 
 class _ClientRunner:
@@ -187,8 +213,12 @@ class _ClientRunner:
         while self._new:
             self._frontend.open(self._new.popleft(), now)
 
-    def forget(self, call: Call) -> None:
-        self._thread.call(lambda: self._frontend.calls.forget(call))
+    def cancel(self, call: Call) -> None:
+        self._thread.call(lambda: self._cancel(call))
+
+    def _cancel(self, call: Call) -> None:
+        self._open_new()  # it may be among them
+        self._frontend.calls.cancel(call)
 
     def stop(self) -> None:
         with self._lock:
@@ -312,17 +342,29 @@ class Worker(BaseWorker):
     def _begin(self, task: Task) -> None:
         handler = self._handlers[task.service]
         if handler is None:
-            self._give(task, not_here(task.service.decode("utf-8", "replace")))
+            self._give(task, not_here(task))
             return
         self._pool.run(lambda: self._work(task, handler))
 
+    def _cancel(self, task: Task) -> None:
+        """Stop a task. One that a thread has begun is told by ``task.over``; the others need none to end."""
+        if not task.begun:
+            self._give(task, ended(task))
+
     def _work(self, task: Task, handler: Handler) -> None:
         """Run a function; on one of the pool's threads."""
+        task.begun = True
+        if task.over:
+            self._post(partial(self._give, task, ended(task)))
+            return
+        WORKING_ON.set(task)
         try:
             result = handler(*task.payload)
             answer = self._parts(task, result) if isinstance(result, GeneratorType) else Answer(b"", frames_of(result))
-        except Exception as error:
-            answer = failure(task.service.decode("utf-8", "replace"), error)
+        except BaseException as error:  # a function that exits must not take the thread away
+            answer = failure(task, error)
+        finally:
+            WORKING_ON.set(None)
         self._post(partial(self._give, task, answer))
 
     def _parts(self, task: Task, parts: GeneratorType[Any, None, None]) -> Answer:
@@ -331,17 +373,18 @@ class Worker(BaseWorker):
             self._post(partial(self._give_part, task, part_of(part, seq)))
             seq += 1
             if seq % PARTS_AT_ONCE == 0:
-                self._wait_until_clear()
-            if not task.alive:
+                self._wait_until_clear(task)
+            if task.over:
                 parts.close()
                 break
         return end_of_parts(seq)
 
-    def _wait_until_clear(self) -> None:
+    def _wait_until_clear(self, task: Task) -> None:
         clear, engine = threading.Event(), self._engine
         if engine is not None:
             self._post(lambda: engine.when_clear(clear.set))
-            clear.wait(60)
+            while not task.over and not clear.wait(LOOK_EVERY):
+                pass
 
     def _post(self, call: Callable[[], None]) -> None:
         thread = self._thread
@@ -349,9 +392,12 @@ class Worker(BaseWorker):
             thread.call(call)
 
     def _give_part(self, task: Task, answer: Answer) -> None:
-        self._session.reply(task, answer.options, answer.frames, time.monotonic())
+        if not task.over:
+            self._session.reply(task, answer.options, answer.frames, time.monotonic())
 
     def _give(self, task: Task, answer: Answer) -> None:
         now = time.monotonic()
+        if task.over:
+            answer = ended(task)
         self._session.reply(task, answer.options, answer.frames, now)
         self._session.finish(task, now)

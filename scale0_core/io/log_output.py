@@ -40,6 +40,7 @@ class _BoundedHandler(logging.handlers.QueueHandler):
             return
         if self.lost:
             record.msg, record.args = f"{record.getMessage()} (after {self.lost} lines that were lost)", ()
+            record.__dict__.pop("event", None)  # or the words would be shown without this
             self.lost = 0
         self.queue.put(record)
 

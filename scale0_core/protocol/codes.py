@@ -18,6 +18,7 @@ class Code(IntEnum):
     NO_SERVICE = 404
     HEARTBEATS_MISSED = 408
     IDENTITY_IN_USE = 409
+    CANCELLED = 410
     CLOCK_OFF = 412
     TOO_LARGE = 413
     CONFIG_TYPE = 415
@@ -92,6 +93,12 @@ CODES: dict[Code, CodeInfo] = {
             (_LEAVE,),
             "identity in use by another connection",
             "give each client and worker an identity of its own; after a crash, wait until the old one has expired",
+        ),
+        CodeInfo(
+            Code.CANCELLED,
+            ("TASKREPLY",),
+            "task cancelled",
+            "nothing: a worker answers a CANCEL with it, which frees its slot; no client gets it",
         ),
         CodeInfo(
             Code.CLOCK_OFF,

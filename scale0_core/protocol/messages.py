@@ -7,7 +7,7 @@
     header    = "S0C01" (frontend dialog) / "S0W01" (backend dialog) / "S0P01" (peer dialog)
     command   = a word in ASCII capitals
     options   = one JSON object in UTF-8; an empty frame stands for {}
-    body      = opaque frames; TASK and TASKREPLY begin it with the service and the task's id
+    body      = opaque frames; TASK, TASKREPLY and CANCEL begin it with the service and the task's id
 
 Bytes from outside are only ever read here and in ``options.py``; whatever is wrong with them is a ``MalformedError``.
 """
@@ -42,6 +42,7 @@ PING = b"PING"
 PONG = b"PONG"
 TASK = b"TASK"
 TASKREPLY = b"TASKREPLY"
+CANCEL = b"CANCEL"
 NEEDBROKER = b"NEEDBROKER"
 CHANGEBROKER = b"CHANGEBROKER"
 MANAGEMENTREQ = b"MANAGEMENTREQ"

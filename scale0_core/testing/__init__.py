@@ -11,6 +11,7 @@ from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker,
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
 from scale0_core.testing.contract import StrictSeat
 from scale0_core.testing.disabled import check_disabled, manage
+from scale0_core.testing.killing import KilledBroker
 from scale0_core.testing.script import Script
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
@@ -23,6 +24,7 @@ __all__ = [
     "ConformanceError",
     "ConformanceReport",
     "DiskCrashed",
+    "KilledBroker",
     "NetCounts",
     "ProcessBroker",
     "RealBroker",

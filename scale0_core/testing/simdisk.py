@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 from random import Random
 from typing import TypeAlias
 
@@ -53,10 +56,13 @@ class SimDisk:
 
     Bytes are safe once ``fsync`` has returned. A crash keeps, of all changes to a file since then, the oldest ones
     up to a random byte. Names (creation, rename, remove) are safe at once, so renaming a file that was not synced
-    leaves a torn file under the new name, as on a real disk.
+    leaves a torn file under the new name, as on a real disk. A write for which there is no room is cut short, then
+    fails.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        """How many bytes all files may have together; None for any number."""
         self._files: dict[str, _File] = {}
         self._error: OSError | None = None
         self._left: int | None = None
@@ -67,13 +73,23 @@ class SimDisk:
         self._operate()
         file = self._files.setdefault(path, _File())
         offset = len(file.content)
-        file.change(offset, bytes(data))
+        self._change(file, offset, bytes(data))
         return offset
 
     def write(self, path: str, data: bytes, offset: int = 0) -> None:
         """Write at an offset of a file, which is created if need be; the rest of it stays."""
         self._operate()
-        self._files.setdefault(path, _File()).change(offset, bytes(data))
+        self._change(self._files.setdefault(path, _File()), offset, bytes(data))
+
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file, which is created if need be, take up ``size`` bytes on the disk; safe at once."""
+        self._operate()
+        file = self._files.setdefault(path, _File())
+        more = max(0, size - len(file.content))
+        if more > self._room():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        file.content.extend(bytes(more))
+        file.safe.extend(bytes(max(0, size - len(file.safe))))
 
     def truncate(self, path: str, size: int = 0) -> None:
         """Cut a file to ``size`` bytes."""
@@ -128,6 +144,25 @@ class SimDisk:
         self._left = self._error = None
         for file in self._files.values():
             file.crash(random)
+
+    @property
+    def used(self) -> int:
+        """Return how many bytes all files have."""
+        return sum(len(file.content) for file in self._files.values())
+
+    def _room(self) -> float:
+        return math.inf if self.capacity is None else self.capacity - self.used
+
+    def _change(self, file: _File, offset: int, data: bytes) -> None:
+        growth = max(0, offset + len(data) - len(file.content))
+        room = self._room() if growth else math.inf
+        if growth <= room:
+            file.change(offset, data)
+            return
+        fits = len(data) - int(growth - max(0, room))
+        if fits > 0:
+            file.change(offset, data[:fits])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _operate(self) -> None:
         if self._left is not None:

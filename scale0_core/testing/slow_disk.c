@@ -132,6 +132,12 @@ int posix_fallocate(int fd, off_t offset, off_t size)
     return error ? error : REAL(posix_fallocate)(fd, offset, size);
 }
 
+int posix_fallocate64(int fd, off64_t offset, off64_t size)
+{
+    int error = allocate(fd, offset, size);
+    return error ? error : REAL(posix_fallocate64)(fd, offset, size);
+}
+
 int fallocate(int fd, int mode, off_t offset, off_t size)
 {
     int error = mode ? 0 : allocate(fd, offset, size);

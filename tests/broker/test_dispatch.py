@@ -45,8 +45,16 @@ class DispatchMachine(RuleBasedStateMachine):
             if socket == "frontend":
                 assert frames[2] in (b"TASKREPLY", b"ERROR")
                 self.ended[frames[5]] += 1
+            elif frames[2] == b"CANCEL":
+                worker = self.dispatcher.workers[socket, frames[0]]
+                assert worker.cancels
+                assert worker.in_hand[frames[5]].done, "only what is over is cancelled"
             else:
                 assert frames[2] == b"TASK"
+                assert (
+                    0 < json.loads(frames[3])["timeout"] <= 5050
+                    or self.dispatcher.tasks[frames[5]].deadline <= self.now
+                )
                 self.given[self.dispatcher.tasks[frames[5]].client_id] += 1
 
     def worker(self, number: int) -> Worker | None:
@@ -57,7 +65,7 @@ class DispatchMachine(RuleBasedStateMachine):
         key = ("backend", b"%d" % number)
         worker = self.dispatcher.workers.get(key)
         if worker is None:
-            worker = self.dispatcher.workers[key] = Worker(key, str(number), self.now, 2.5)
+            worker = self.dispatcher.workers[key] = Worker(key, str(number), self.now, 2.5, cancels=number < 3)
             worker.happen(ClientEvent.CHECKCONFIG)
         if not worker.responsive:
             self.dispatcher.heard_again(worker)
@@ -144,9 +152,24 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(client=st.integers(0, 2))
     def leave(self, client: int) -> None:
         for task in self.dispatcher.tasks.values():
-            if task.client.key[1] == b"c%d" % client and task.worker is None:
+            if task.client.key[1] == b"c%d" % client:
                 self.asked.discard(task.client_id)  # nobody is there to be told
-        self.dispatcher.frontend_gone(("frontend", b"c%d" % client), self.now)
+        self.note(self.dispatcher.frontend_gone(("frontend", b"c%d" % client), self.now))
+
+    @rule(client=st.integers(0, 2), place=st.integers(0, 5))
+    def cancel(self, client: int, place: int) -> None:
+        if not self.dispatcher.tasks:
+            return
+        task = list(self.dispatcher.tasks.values())[place % len(self.dispatcher.tasks)]
+        own = task.client.key[1] == b"c%d" % client
+        before = self.dispatcher.counts.cancelled, self.dispatcher.counts.unknown_cancels
+        key = ("frontend", b"c%d" % client)
+        self.note(self.dispatcher.cancel(key, task.service.name, task.client_id, self.now))
+        after = self.dispatcher.counts.cancelled, self.dispatcher.counts.unknown_cancels
+        assert (after[0] - before[0], after[1] - before[1]) == (own, not own)
+        assert task.done is own
+        if own:
+            self.asked.discard(task.client_id)
 
     @rule(seconds=st.floats(0, 3))
     def wait(self, seconds: float) -> None:

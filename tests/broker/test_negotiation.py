@@ -99,7 +99,7 @@ class NegotiationMachine(RuleBasedStateMachine):
 
     @rule()
     def probe(self) -> None:
-        asked = [frames[0] for _, frames in self.negotiator.probe_busy()]
+        asked = [frames[0] for _, frames in self.negotiator.probe_busy({"backend"})]
         assert asked == [key[1] for key, worker in self.dispatcher.workers.items() if worker.in_hand]
 
     @invariant()

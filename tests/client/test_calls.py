@@ -140,7 +140,9 @@ def test_a_late_reply_is_not_taken_for_the_next_call():
     desk.reply(late, b"for the first")
     assert isinstance(first.errors[0], CallTimedOutError)
     assert second.ends == 0
-    desk.reply(desk.sent()[0], b"for the second")
+    cancel, task = desk.sent()
+    assert cancel[1:] == (b"CANCEL", b"", b"echo", late[4])
+    desk.reply(task, b"for the second")
     assert second.replies == [(b"for the second",)]
 
 
@@ -416,7 +418,7 @@ def test_a_forgotten_call_gets_nothing_more():
     outcome = Outcome()
     call = Call("echo", (), outcome, timeout=1.0)
     desk.calls.open(call, desk.now)
-    desk.calls.forget(call)
+    desk.calls.cancel(call)
     desk.reply(desk.sent()[0], b"x")
     desk.sleep(2.0)
     assert outcome.ends == 0
@@ -473,3 +475,84 @@ def test_what_is_too_large_is_not_sent(payload: list[bytes]):
     with pytest.raises(TooLargeError) as caught:
         check_call("echo", payload)
     assert caught.value.code == 413
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+def cancelled(desk: Desk) -> list[bytes]:
+    """Give the ids of the tasks that the broker is told to cancel."""
+    return [frames[4] for frames in desk.sent() if frames[:3] == (b"S0C01", b"CANCEL", b"") and frames[3] == b"echo"]
+
+
+def test_who_cancels_a_call_has_the_broker_told_once():
+    desk = Desk()
+    call = Call("echo", (), Outcome(), timeout=10.0)
+    desk.calls.open(call, desk.now)
+    ((*_, number),) = desk.sent()
+    desk.calls.cancel(call)
+    desk.calls.cancel(call)
+    assert cancelled(desk) == [number]
+    assert (len(desk.calls), desk.calls.next_deadline()) == (0, None)
+
+
+def test_a_call_whose_time_is_up_is_cancelled():
+    desk = Desk()
+    desk.open(timeout=1.0)
+    ((*_, number),) = desk.sent()
+    desk.sleep(1.1)
+    assert cancelled(desk) == [number]
+
+
+@pytest.mark.parametrize("how", ["reply", "parts", "remote error", "error", "ping", "close"])
+def test_what_is_over_or_ends_with_the_connection_is_not_cancelled(how: str):
+    desk = Desk()
+    desk.open("" if how == "ping" else "echo", timeout=1.0)
+    (frames,) = desk.sent()
+    if how == "reply":
+        desk.reply(frames, b"x")
+    elif how == "parts":
+        desk.reply(frames, b"x", more=True, seq=0)
+        desk.reply(frames, seq=1)
+    elif how == "remote error":
+        desk.reply(frames, code=500, message="no")
+    elif how == "error":
+        desk.error(frames, 504)
+    elif how == "close":
+        desk.calls.close(ClosedError("closed"))
+    desk.sleep(2.0)
+    assert len(desk.calls) == 0
+    assert desk.sent() == []
+
+
+def test_a_stream_with_a_hole_is_cancelled():
+    desk = Desk()
+    outcome = desk.open(streams=True)
+    (frames,) = desk.sent()
+    desk.reply(frames, b"x", more=True, seq=0)
+    desk.reply(frames, b"x", more=True, seq=2)
+    assert isinstance(outcome.errors[0], BrokerLostError)
+    assert cancelled(desk) == [frames[4]]
+
+
+def test_what_was_sent_twice_is_cancelled_where_it_was_not_answered():
+    desk = Desk()
+    outcome = desk.open(retry=True)
+    (first,) = desk.sent()
+    desk.calls.resume(desk.now)
+    desk.sleep(1.0)
+    (second,) = desk.sent()
+    desk.reply(second, b"x")
+    assert outcome.replies == [(b"x",)]
+    assert cancelled(desk) == [first[4]]
+
+
+def test_without_a_connection_nobody_is_told():
+    desk = Desk()
+    call = Call("echo", (), Outcome(), timeout=10.0, retry=True)
+    desk.calls.open(call, desk.now)
+    desk.sent()
+    desk.calls.disconnected()
+    desk.calls.cancel(call)
+    desk.calls.connected(desk.now)
+    assert desk.sent() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -15,14 +16,16 @@ from scale0_core.client import (
     BrokerLostError,
     CallError,
     CallTimedOutError,
+    Client,
     ClosedError,
     NoServiceError,
+    RemoteError,
     UnavailableError,
     WorkerError,
 )
 from scale0_core.testing import BrokerStarter
 
-from .conftest import QUICK, Flavour, echo, eventually, slow
+from .conftest import QUICK, Flavour, Programs, echo, eventually, slow
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
@@ -379,3 +382,56 @@ def test_no_call_is_without_an_end_while_the_broker_comes_and_goes(flavour: Flav
             assert future.result(15) == (payload,)
         except (BrokerLostError, NoServiceError, UnavailableError):
             assert not repeatable
+
+
+# --- what the log of a worker says ------------------------------------------------------------------------------------
+
+FAILING = """
+import asyncio, sys
+{setup}
+
+def fails(*_):
+    wrong = 1 / 0
+
+async def fails_later(*_):
+    fails()
+
+def parts(*_):
+    yield b"part"
+    fails()
+
+async def main():
+    worker = aio.Worker(sys.argv[1])
+    for name, function in dict(fails=fails, later=fails_later, parts=parts).items():
+        worker.add(name, function)
+    await worker.run()
+
+if sys.argv[2] == "aio":
+    asyncio.run(main())
+else:
+    worker = Worker(sys.argv[1])
+    worker.add("fails", fails)
+    worker.add("parts", parts)
+    worker.run()
+"""
+
+
+@pytest.mark.parametrize("setup", ["", "import logging; logging.basicConfig(format='%(message)s')"])
+@pytest.mark.parametrize(
+    ("kind", "services"), [("sync", ["fails", "parts"]), ("aio", ["fails", "later", "parts"])]
+)  # fmt: skip
+def test_the_log_of_a_worker_has_the_traceback_the_service_and_the_task_of_a_handler_that_raised(
+    address: str, programs: Programs, kind: str, services: list[str], setup: str
+):
+    imports = "from scale0_core.client import Worker, aio"
+    program = programs(FAILING.format(setup=f"{imports}\n{setup}"), address, kind)
+    with Client(address) as client:
+        for service in services:
+            with pytest.raises(RemoteError, match="ZeroDivisionError"):
+                client.call(service, timeout=20, retry=True)
+    program.terminate()
+    _, log = program.communicate(timeout=30)
+    for service in services:
+        assert re.search(rf"service raised service={service} task=[0-9a-f]{{16}}\n    Traceback", log), log
+    assert log.count("wrong = 1 / 0") == len(services)
+    assert log.count("ZeroDivisionError: division by zero") == len(services)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from scale0_core.client.brokers import Place, Route
-from scale0_core.client.session import WORKER, Session, Task, WorkerState
+from scale0_core.client.session import OVERTIME, WORKER, Session, Task, WorkerState
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
 from scale0_core.protocol import messages as wire
@@ -129,7 +129,7 @@ def test_from_one_address_to_serving():
     assert (ready.header, ready.command) == (b"S0W01", b"READY")
     assert ready.options == {
         "services": ["echo"], "heartbeat": True, "hbeatinterval": 1000, "time": 1e9 + 50, "config_version": 1,
-        "window": 4, "metadata": {"version": "1.2"},
+        "window": 4, "metadata": {"version": "1.2"}, "cancel": True,
     }  # fmt: skip
     desk.hear(wire.READYOK, hbeatinterval=2000, liveness=5)
     assert (desk.state, desk.session.granted, desk.session.liveness) == (WorkerState.SERVING, 2.0, 5)
@@ -541,3 +541,78 @@ def test_the_table_draws_a_diagram():
     drawn = draw(WORKER)
     assert "checking --> offering: CONFIG or CONFIGACK" in drawn
     assert {state for state, _ in WORKER} | set(WORKER.values()) == set(WorkerState)
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+class CancelDesk(Desk):
+    def __init__(self, **options) -> None:
+        self.cancelled: list[Task] = []
+        super().__init__(cancel=self.cancelled.append, **options)
+
+
+def test_a_cancelled_task_is_handed_on_once_and_stays_in_hand_until_it_is_answered():
+    desk = CancelDesk().serve()
+    task = desk.task()
+    desk.hear(wire.CANCEL, b"echo", b"n1")
+    desk.hear(wire.CANCEL, b"echo", b"n1")
+    assert (desk.cancelled, task.over, task.alive, list(desk.session.in_hand)) == ([task], 410, True, [b"n1"])
+    assert desk.answer(task) == ["TASKREPLY"]
+    assert desk.session.in_hand == {}
+
+
+def test_a_cancel_for_what_is_not_in_hand_is_counted():
+    desk = CancelDesk().serve()
+    desk.answer(desk.task())
+    desk.hear(wire.CANCEL, b"echo", b"n1")
+    desk.hear(wire.CANCEL, b"echo", b"never")
+    assert (desk.cancelled, desk.session.late_cancels, desk.session.malformed) == ([], 2, 0)
+
+
+@pytest.mark.parametrize("body", [(), (b"echo",), (b"echo", b"n1", b"more")])
+def test_a_cancel_that_cannot_be_read_is_counted_and_harms_nothing(body: tuple[bytes, ...]):
+    desk = CancelDesk().serve()
+    desk.task()
+    desk.hear(wire.CANCEL, *body)
+    assert (desk.cancelled, desk.session.malformed) == ([], 1)
+
+
+def test_a_worker_stops_what_is_past_its_deadline_by_itself():
+    desk = CancelDesk().serve()
+    desk.hear(wire.TASK, b"echo", b"long", b"x", timeout=60_000)
+    desk.hear(wire.TASK, b"echo", b"short", b"x", timeout=2000)
+    desk.hear(wire.TASK, b"echo", b"endless", b"x")
+    desk.sleep(2.0 + OVERTIME - 0.001, answered=True)
+    assert desk.cancelled == []
+    desk.sleep(0.06, answered=True)
+    assert [(task.number, task.over) for task in desk.cancelled] == [(b"short", 504)]
+    desk.sleep(3600, answered=True)
+    assert [task.number for task in desk.cancelled] == [b"short", b"long"]
+
+
+def test_a_task_without_a_timeout_has_the_broker_s():
+    desk = CancelDesk().serve()
+    desk.hear(wire.READYOK, hbeatinterval=1000, liveness=3, config_version=1, task_timeout=2000)
+    desk.task(b"default")
+    desk.hear(wire.TASK, b"echo", b"own", b"x", timeout=60_000)
+    desk.sleep(2.0 + OVERTIME + 0.06, answered=True)
+    assert [task.number for task in desk.cancelled] == [b"default"]
+
+
+def test_a_deadline_ends_with_its_task():
+    desk = CancelDesk().serve()
+    desk.hear(wire.TASK, b"echo", b"n1", b"x", timeout=2000)
+    desk.answer(desk.tasks[-1])
+    desk.sleep(10, answered=True)
+    assert desk.cancelled == []
+
+
+@pytest.mark.parametrize("how", ["lost", "stopped"])
+def test_what_cannot_be_answered_any_more_is_stopped(how: str):
+    desk = CancelDesk().serve()
+    task = desk.task()
+    desk.unlink() if how == "lost" else desk.session.stop(desk.now)
+    assert (desk.cancelled, task.alive) == ([task], False)
+    desk.sleep(10)
+    assert desk.cancelled == [task]

@@ -32,12 +32,16 @@ def samples() -> Iterator[Any]:
     for number in range(3):
         who, identity = f"w{number}", f"worker-{number % 2}"
         yield sample("backend", who, "CHECKCONFIG", identity=identity, services=["echo"], config_type="JSON")
-        yield sample("backend", who, "READY", services=["echo", "convert"], window=number, hbeatinterval=3000)
+        yield sample(
+            "backend", who, "READY", services=["echo", "convert"], window=number, hbeatinterval=3000, cancel=number > 0
+        )
         yield sample("backend", who, "HEARTBEAT", config_version=1)
         yield sample("backend", who, "TASKREPLY", "echo", number.to_bytes(8, "big"), "done")
         yield sample("backend", who, "TASKREPLY", "echo", (number + 5).to_bytes(8, "big"), "done", more=True)
         yield sample("frontend", f"c{number}", "TASK", "echo", "1", "payload", timeout=100 * number, retry=number > 1)
         yield sample("frontend", f"c{number}", "TASK", "convert", f"{number}", "payload")
+        yield sample("frontend", f"c{number}", "CANCEL", "echo", "1")
+        yield sample("frontend", f"c{number}", "CANCEL", "convert", f"{number}")
     yield sample("backend", "r", "CHECKCONFIG", req=True, identity="lock-step", config_type="XML", config_version=1)
     yield sample("backend", "r", "READY", req=True, services="echo,other", heartbeat=False, metadata={"version": "1"})
     yield sample("backend", "r", "HEARTBEAT", req=True, time=1_700_000_000)

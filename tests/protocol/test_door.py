@@ -394,3 +394,51 @@ def test_every_task_ends_exactly_once(talk, seed):
     assert sorted(ends, key=int) == numbers
     assert link.seat.open_tasks == 0
     assert {len(worker.in_hand) for worker in broker.broker.dispatcher.workers.values()} == {0}
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_task_of_a_hosted_service_makes_room_and_its_answer_goes_nowhere(broker, link):
+    for number in range(WINDOW):
+        broker.task("c", "shop", str(number), b"LATER", b"5", b"late")
+    broker.task("c", "shop", "waits", b"ECHO", b"hello")
+    assert (link.seat.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
+    broker.say("frontend", "c", "CANCEL", "shop", "0")
+    (reply,) = [message for message in broker.heard() if message.command == "TASKREPLY"]
+    assert (reply.number, reply.body[2:]) == ("waits", (b"hello",))
+    broker.sleep(6)
+    numbers = [message.number for message in broker.heard() if message.command == "TASKREPLY"]
+    assert sorted(map(int, numbers)) == list(range(1, WINDOW))
+    assert (link.seat.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+
+
+def test_what_a_lost_client_had_open_at_a_hosted_service_is_let_go(broker, link):
+    broker.task("c", "shop", "1", b"SILENT")
+    broker.say("frontend", "c", "DISCONNECT")
+    assert (link.seat.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+    assert link.takes_tasks
+
+
+def test_a_task_that_is_cancelled_before_it_is_passed_in_never_is(broker, link):
+    frames = (b"c", b"S0C01", b"TASK", b"", b"shop", b"1", b"SILENT")
+    broker._driver.seat.receive("frontend", [frames, (b"c", b"S0C01", b"CANCEL", b"", b"shop", b"1")], broker.now)
+    broker._driver.settle()
+    broker.sleep(0)
+    assert (link.shop.asked, link.seat.open_tasks) == ([], 0)
+
+
+def test_the_log_of_a_service_that_raised_has_the_task_and_the_traceback(broker, link, caplog):
+    broker.task("c", "shop", "1", b"ECHO", b"fine")
+    broker.task("c", "shop", "2", b"RAISE")
+    (record,) = [record for record in caplog.records if "service raised" in record.getMessage()]
+    fields = record.__dict__["fields"]
+    assert (fields["service"], bytes.fromhex(fields["task"])[-1]) == ("shop", link.shop.asked[-1][0][-1])
+    assert 'raise RuntimeError("broken")' in fields["trace"]
+
+
+def test_the_log_of_a_service_that_raised_over_a_request_of_a_peer_names_no_task(broker, link, caplog):
+    broker.task("c", "shop", "1", b"ECHO", b"fine")
+    link.driver.receive("requests", (b"peer", b"", b"RAISE"))
+    (record,) = [record for record in caplog.records if "service raised" in record.getMessage()]
+    assert "task" not in record.__dict__["fields"]

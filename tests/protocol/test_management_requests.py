@@ -239,7 +239,7 @@ def test_list_services_shows_how_each_is_doing(talk):
     assert row.pop("p50_ms") == row.pop("p95_ms") == row.pop("p99_ms") == pytest.approx(250, rel=0.13)
     assert row == {
         "service": "echo", "kind": "worker", "workers": 2, "idle": 0, "waiting": 1, "requests": 3, "errors": 0,
-        "timeouts": 0, "last_error": "",
+        "timeouts": 0, "cancelled": 0, "last_error": "",
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ READERS = (
     lambda options: read.text(options, "text"),
     lambda options: read.texts(options, "texts"),
 )
-LIKELY_FRAMES = st.sampled_from([b"", b"S0C01", b"S0W01", b"S0P01", b"TASK", b"{}", b'{"a":1}', b"x"])
+LIKELY_FRAMES = st.sampled_from([b"", b"S0C01", b"S0W01", b"S0P01", b"TASK", b"CANCEL", b"{}", b'{"a":1}', b"x"])
 
 
 def outcome(reading: Callable[[], Any]) -> Any:

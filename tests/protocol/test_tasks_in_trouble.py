@@ -42,12 +42,48 @@ def test_a_task_that_may_be_repeated_waits_at_the_head_of_the_queue(talk):
     assert script.broker.dispatcher.services[b"echo"].waiting() == 0
 
 
-def test_a_task_that_may_be_repeated_ends_in_503_when_nobody_is_left(talk):
+@pytest.mark.parametrize("how", ["DISCONNECT", "lost", "never sent"])
+def test_a_task_that_may_be_repeated_waits_for_the_next_worker(talk, how: str):
     script = talk()
     script.join("w1", "echo")
-    script.given("c", "echo", "1", retry=True)
+    if how == "never sent":
+        script.refuse("backend", "w1")
+        assert script.task("c", "echo", "1", b"payload", retry=True, timeout=5000) == []
+    else:
+        script.given("c", "echo", "1", b"payload", retry=True, timeout=5000)
+        if how == "lost":
+            script.refuse("backend", "w1")
+            script.lose_peer("backend")
+            script.sleep(0.1)
+        else:
+            script.say("backend", "w1", "DISCONNECT")
+    assert script.heard() == []
+    script.sleep(4.0)
+    ready, task = script.join("w2", "echo")
+    assert (task.command, task.body[2], ready.command) == ("TASK", b"payload", "READYOK")
+    assert 850 <= task.options["timeout"] <= 1050  # what is left of its time
+    (reply,) = script.reply("w2", task, b"done")
+    assert (reply.to, reply.number, reply.body[2]) == ("c", "1", b"done")
+
+
+def test_a_task_that_waits_for_the_next_worker_in_vain_ends_in_503_when_its_time_is_up(talk):
+    script = talk()
+    script.join("w1", "echo")
+    script.given("c", "echo", "1", retry=True, timeout=5000)
+    script.sleep(1.0)
     script.say("backend", "w1", "DISCONNECT")
-    assert script.one().code == 503
+    script.sleep(3.95)
+    assert script.heard() == []
+    script.sleep(0.05 + 2 * GRAIN)
+    assert (script.one().code, script.broker.dispatcher.tasks) == (503, {})
+
+
+def test_a_task_that_may_not_be_repeated_does_not_wait_for_the_next_worker(talk):
+    script = talk()
+    script.join("w1", "echo")
+    script.given("c", "echo", "1")
+    script.say("backend", "w1", "DISCONNECT")
+    assert script.one().code == 504
 
 
 def test_a_task_that_may_not_be_repeated_ends_in_504_at_once(talk):
@@ -94,7 +130,8 @@ def test_the_other_tasks_of_a_worker_that_is_gone_end_too(talk):
     script.given("c", "echo", "2", retry=True)
     script.refuse("backend", "w")
     told = script.task("c", "echo", "3")
-    assert sorted((message.number, message.code) for message in told) == [("1", 504), ("2", 503), ("3", 503)]
+    assert sorted((message.number, message.code) for message in told) == [("1", 504), ("3", 503)]
+    assert [task.client_id for task in script.broker.dispatcher.services[b"echo"].queue.values()] == [b"2"]
 
 
 def test_what_a_client_that_is_gone_had_waiting_is_let_go(talk):
@@ -208,7 +245,7 @@ def test_a_shared_task_whose_silent_worker_dies_is_the_others(talk):
     assert script.reply("second", again)[0].number == "1"
 
 
-def test_when_both_who_shared_a_task_are_gone_it_is_503(talk):
+def test_when_both_who_shared_a_task_are_gone_it_waits_for_the_next_worker(talk):
     script = talk()
     script.join("first", "echo", window=1)
     script.join("second", "echo", window=1)
@@ -216,7 +253,8 @@ def test_when_both_who_shared_a_task_are_gone_it_is_503(talk):
     silent(script, "second")
     script.say("backend", "first", "DISCONNECT")
     script.say("backend", "second", "DISCONNECT")
-    assert (script.one().code, script.broker.dispatcher.tasks) == (503, {})
+    assert script.heard() == []
+    assert script.join("third", "echo", window=1)[1].command == "TASK"
 
 
 def test_a_shared_task_that_nobody_answers_is_504(talk):

@@ -268,7 +268,22 @@ def test_tasks_of_a_client_that_is_gone_are_told_as_cancelled(observed):
     script.task("c", "echo", "2")
     script.sleep(0.5)
     script.say("frontend", "c", "DISCONNECT")
-    assert told.all("task") == [task("cancelled", None, 500_000, None)]
+    assert told.all("task") == [task("cancelled", "w", 0, 500_000), task("cancelled", None, 500_000, None)]
+
+
+def test_a_task_that_is_cancelled_is_told_as_that_and_not_as_a_timeout_or_an_error(observed):
+    script, told = observed()
+    script.join("w", "echo", window=1, cancel=True)
+    given = script.given("c", "echo", "1")
+    script.task("c", "echo", "2")
+    script.sleep(0.5)
+    script.say("frontend", "c", "CANCEL", "echo", "1")
+    script.say("frontend", "c", "CANCEL", "echo", "2")
+    script.reply("w", given, code=410, message="cancelled")
+    script.sleep(60)
+    assert told.all("task") == [task("cancelled", "w", 0, 500_000), task("cancelled", None, 500_000, None)]
+    (row,) = script.ask("list_services").result
+    assert (row["cancelled"], row["errors"], row["timeouts"]) == (2, 0, 0)
 
 
 def test_each_task_is_told_once_whatever_happens(observed):

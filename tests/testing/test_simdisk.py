@@ -253,3 +253,31 @@ def test_a_service_error_in_a_job_function_is_a_result_not_a_failure():
     net.run(0.5)
     counts = net.nodes["ledger"].seats[0].counts
     assert counts.jobs_failed == counts.jobs > 0
+
+
+def test_a_disk_with_a_capacity_cuts_a_write_short_where_it_is_full():
+    disk = SimDisk(capacity=10)
+    disk.append("a", b"123456")
+    with pytest.raises(OSError, match="No space left"):
+        disk.append("b", b"12345")
+    assert disk.read("b") == b"1234"
+    assert disk.used == 10
+    disk.write("a", b"654321")  # needs no room
+    disk.truncate("b")
+    disk.append("b", b"4321")  # exactly what fits
+    disk.capacity = None
+    disk.append("b", b"more")
+
+
+def test_allocated_room_is_taken_at_once_and_given_back_by_a_cut():
+    disk = SimDisk(capacity=10)
+    with pytest.raises(OSError, match="No space left"):
+        disk.allocate("room", 11)
+    assert disk.used == 0
+    disk.allocate("room", 10)
+    with pytest.raises(OSError, match="No space left"):
+        disk.append("a", b"1")
+    disk.crash(Random(1))
+    assert disk.size("room") == 10
+    disk.truncate("room", 9)
+    disk.append("a", b"1")

@@ -36,7 +36,7 @@ class Bridge:
 
     def __init__(self, identity: str, frontend: str, backend: str) -> None:
         self.identity = identity
-        self.worker = InnerWorker(OFFERS, identity, window=WINDOW, metadata={"protocol": "MDP"})
+        self.worker = InnerWorker(OFFERS, identity, window=WINDOW, metadata={"protocol": "MDP"}, cancels=True)
         self.endpoints: Mapping[str, Endpoint] = {
             TASKS: Endpoint(kind=SocketKind.DEALER, connect=frontend, blob_over=8192),
             OFFERS: self.worker.endpoint(backend),
@@ -52,6 +52,10 @@ class Bridge:
         number = b"%d" % next(self._numbers)
         options = json.dumps({"timeout": max(1, round(timeout * 1000)), "retry": retry}).encode()
         return number, (TASKS, (CLIENT, b"TASK", options, service, number, *body))
+
+    def cancel(self, service: bytes, number: bytes) -> Effect:
+        """Write that nobody waits for a task any more."""
+        return (TASKS, (CLIENT, b"CANCEL", b"", service, number))
 
     def answer(self, frames: Frames) -> Answer | None:
         """Read what the broker says about a task; None when it is about none."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
-from scale0_core.api import Change, Effect, Frames, InnerTask, Provider, Registry
+from scale0_core.api import Change, Effect, Frames, InnerCancel, InnerTask, Provider, Registry
 from scale0_majordomo import dialects
 from scale0_majordomo.bridge import TASKS, Answer, Bridge, fits
 from scale0_majordomo.desk import Parts, Request, Worker
@@ -22,6 +23,7 @@ PAUSE = 0.05
 class Abroad(NamedTuple):
     """A request that Scale0 has: whom its reply is for, a client or, ``inside``, Titanic."""
 
+    service: bytes
     dialect: Dialect
     back: Frames
     parts: Parts
@@ -43,6 +45,8 @@ class BridgedMajordomo(MajordomoService):
         self._registry = registry
         self._abroad: dict[bytes, Abroad] = {}
         self._abroad_as: dict[Frames, bytes] = {}
+        self._tasks: dict[bytes, Request] = {}
+        """Tasks of Scale0 that workers of MDP have, by their numbers."""
         self._elsewhere: dict[bytes, set[tuple[str, str, str]]] = {}
         """Who of Scale0 takes tasks for a service; the bridge itself does not count."""
         self._offer_due = float("inf")
@@ -58,6 +62,8 @@ class BridgedMajordomo(MajordomoService):
             answer = self._bridge.answer(frames)
             return self._came_back(answer, now) if answer is not None else ()
         sends, task = self._bridge.worker.receive(frames, now)
+        if isinstance(task, InnerCancel):
+            return [*sends, *self._cancel_task(task.number, now)]
         return [*sends, *self._carry_out(task, now)] if task is not None else sends
 
     def next_deadline(self) -> float | None:
@@ -98,26 +104,27 @@ class BridgedMajordomo(MajordomoService):
 
     def _client_said(self, said: Said, now: float) -> Iterable[Effect]:
         if said.word is Word.CANCEL and (number := self._abroad_as.get((*said.envelope, said.ident))) is not None:
-            return self._came_back(Answer(number, (), code=410, reason="cancelled"), now)
+            told = self._bridge.cancel(self._abroad[number].service, number)
+            return [told, *self._came_back(Answer(number, (), code=410, reason="cancelled"), now)]
         if said.word is not Word.REQUEST or self._is_here(said.service) or said.service not in self._elsewhere:
             return super()._client_said(said, now)
         self.counts["requests"] += 1
         back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
         if said.dialect is not Dialect.OWN:
-            return self._go_abroad(Abroad(said.dialect, back, Parts()), said.service, said.body, NO_TERMS, now)
+            return self._go_abroad(Abroad(said.service, said.dialect, back, Parts()), said.body, NO_TERMS, now)
         terms = dialects.read_terms(said.options) if said.options else NO_TERMS
         key = (*said.envelope, said.ident)
         if isinstance(terms, str) or key in self._abroad_as:
             self.counts["malformed"] += 1
             fault = terms if isinstance(terms, str) else "there is a request of this id already"
             return [(SOCKET, dialects.error(back, 400, fault))]
-        return self._go_abroad(Abroad(said.dialect, back, Parts(), key), said.service, said.body, terms, now)
+        return self._go_abroad(Abroad(said.service, said.dialect, back, Parts(), key), said.body, terms, now)
 
-    def _go_abroad(self, abroad: Abroad, service: bytes, body: Frames, terms: Terms, now: float) -> Iterable[Effect]:
+    def _go_abroad(self, abroad: Abroad, body: Frames, terms: Terms, now: float) -> Iterable[Effect]:
         default = self._settings.default
         timeout = default.expiry if terms.timeout is None else terms.timeout
         retry = default.resend if terms.retry is None else terms.retry
-        number, send = self._bridge.call(service, body, timeout, retry=retry)
+        number, send = self._bridge.call(abroad.service, body, timeout, retry=retry)
         full = len(self._abroad) >= MOST_ABROAD
         self._abroad[number] = abroad
         if abroad.open_as:
@@ -159,8 +166,8 @@ class BridgedMajordomo(MajordomoService):
                         terms = terms._replace(timeout=max(request.ends - now, 0.001))
                     service.drop(request)
                     self._finish(request)
-                    abroad = Abroad(request.dialect, request.back, Parts(), request.open_as)
-                    effects += self._go_abroad(abroad, name, body, terms, now)
+                    abroad = Abroad(name, request.dialect, request.back, Parts(), request.open_as)
+                    effects += self._go_abroad(abroad, body, terms, now)
                 self._tidy(service)
             if self._titanic is not None:
                 effects += self._titanic.offered(name, now)
@@ -182,8 +189,8 @@ class BridgedMajordomo(MajordomoService):
         titanic = self._titanic
         if titanic is None or self._is_here(service) or service not in self._elsewhere:
             return super().execute(ident, service, body, now)
-        back = Abroad(Dialect.MDP01, (), Parts(), inside=lambda reply, then: titanic.executed(ident, reply, then))
-        return self._go_abroad(back, service, body, NO_TERMS, now)
+        inside = partial(titanic.executed, ident)
+        return self._go_abroad(Abroad(service, Dialect.MDP01, (), Parts(), inside=inside), body, NO_TERMS, now)
 
     def _came_back(self, answer: Answer, now: float) -> Iterable[Effect]:
         abroad = self._abroad.get(answer.number)
@@ -216,13 +223,21 @@ class BridgedMajordomo(MajordomoService):
         request = Request(b"%d" % next(self._addresses), Dialect.MDP01, (b"",), service, task.body or (b"",))
 
         def answered(body: Frames | None, now: float) -> Iterable[Effect]:
+            self._tasks.pop(task.number, None)
             return (
                 reply(task, (), code=502, reason="no worker of MDP answered it") if body is None else reply(task, body)
             )
 
         request.inside = answered
         request.part = lambda body: reply(task, body, more=True)
+        self._tasks[task.number] = request
         return self._requested(request, now)
+
+    def _cancel_task(self, number: bytes, now: float) -> Iterable[Effect]:
+        """End a task that nobody waits for; its worker is told where its dialect has a word for it."""
+        self._now = now
+        request = self._tasks.get(number)
+        return self._cancel(request) if request is not None else ()
 
     def _ready(self, peer: bytes, said: Said, now: float) -> Iterable[Effect]:
         self._offer_due = min(self._offer_due, now + PAUSE)

@@ -76,6 +76,7 @@ def test_a_request_that_is_with_scale0_can_be_cancelled():
     script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", "", "x")
     _, _, _, service, number, _ = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")
     script.feed("requests", "o", "S0MC01", "\x05", "id")
+    script.expect("tasks", "S0C01", "CANCEL", "", "upper", number)
     script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "410", "cancelled")
     script.feed("tasks", "S0C01", "TASKREPLY", "", service, number, "too late")
     script.expect_nothing()

@@ -25,6 +25,9 @@ class Disk(Protocol):
     def write(self, path: str, data: bytes, offset: int = 0) -> None:
         """Write at an offset of a file, which is created if need be; the rest of it stays."""
 
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file, which is created if need be, take up ``size`` bytes on the disk."""
+
     def truncate(self, path: str, size: int = 0) -> None:
         """Cut a file to ``size`` bytes."""
 
@@ -77,6 +80,18 @@ class FolderDisk:
     def write(self, path: str, data: bytes, offset: int = 0) -> None:
         """Write at an offset of a file, which is created if need be; the rest of it stays."""
         _write_all(self._descriptor(path, create=True), data, offset)
+
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file, which is created if need be, take up ``size`` bytes; if that fails, it is as before."""
+        descriptor = self._descriptor(path, create=True)
+        before = os.fstat(descriptor).st_size
+        if size <= before:
+            return
+        try:
+            _allocate(descriptor, before, size - before)
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise
 
     def truncate(self, path: str, size: int = 0) -> None:
         """Cut a file to ``size`` bytes."""
@@ -161,6 +176,13 @@ def _write_all(descriptor: int, data: bytes, offset: int) -> None:
     while left:
         written = os.pwrite(descriptor, left, offset)
         left, offset = left[written:], offset + written
+
+
+def _allocate(descriptor: int, start: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, size)
+    else:
+        _write_all(descriptor, bytes(size), start)
 
 
 def _sync_folder(folder: Path) -> None:

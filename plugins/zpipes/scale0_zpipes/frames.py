@@ -99,10 +99,12 @@ class Lot:
         payloads: list[bytes] = []
         taken: list[AnyRecord] = []
         size = 0
+        is_full = False  # what comes after a group that was left out for its size may build on it
         for records in groups:
             try:
                 payload = encoded(records)
-                if self.end - self._start + size + len(payload) > _LARGEST_COMMIT:
+                is_full = is_full or self.end - self._start + size + len(payload) > _LARGEST_COMMIT
+                if is_full:
                     raise OverflowError("more than one commit can hold")
             except Exception as error:  # a number or a name too large is the fault of this group alone
                 outcomes.append(error)

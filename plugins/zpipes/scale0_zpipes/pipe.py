@@ -182,7 +182,7 @@ class Pipe:
 
     __slots__ = (
         "blocked", "bytes", "came", "depth", "fair", "gone_before", "heard", "lease", "lent", "links", "log", "looked",
-        "made", "name", "producers", "queue", "reader", "reads_others", "recovered", "turns", "waiting",
+        "lost", "made", "name", "producers", "queue", "reader", "reads_others", "recovered", "turns", "waiting",
         "was_read", "writer", "written", "wrote",
     )  # fmt: skip
 
@@ -204,6 +204,8 @@ class Pipe:
         """The number of the last chunk that was written before the broker started."""
         self.gone_before = 0
         """How many chunks were gone before the broker started."""
+        self.lost = 0
+        """How many chunks could not be read from the disk when the broker started."""
         self.queue: deque[Any] | None = None
         self.writer = b""
         self.fair: dict[bytes, deque[Any]] | None = None

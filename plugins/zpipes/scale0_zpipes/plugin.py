@@ -12,6 +12,8 @@ from scale0_zpipes.settings import ZpipesSettings
 
 BY_NAME = "ipc://@/zpipes/{name}"
 ALIAS = "ipc://@/zpipes/local"
+RESERVED = 4
+"""One part in so many of a segment is reserved on the disk for noting what was read."""
 
 
 @hookimpl
@@ -34,5 +36,6 @@ def scale0_services(settings: ZpipesSettings, context: BrokerContext) -> list[Se
     journal = None
     if settings.durable:
         # the folder is made when the journal is opened, in a job
-        journal = Journal(FolderDisk(Path(context.data_dir) / "zpipes"), settings.segment_bytes)
+        disk, size = FolderDisk(Path(context.data_dir) / "zpipes"), settings.segment_bytes
+        journal = Journal(disk, size, reserve_bytes=size // RESERVED)
     return [ZpipesService(settings, bind, journal)]

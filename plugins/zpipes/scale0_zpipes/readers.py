@@ -227,23 +227,22 @@ class Readers:
             number += 1
         return (SOCKET, (*read.envelope, b"BATCH", b"%d" % (chosen[-1][0] + 1), pack_numbered(chosen)))
 
-    def acknowledge(self, pipe: Pipe, number: int, now: float) -> bool:
-        """Be done with chunks that were lent, up to this one; tell whether there were any."""
+    def acknowledge(self, pipe: Pipe, number: int, now: float) -> None:
+        """Be done with chunks that were lent, up to this one."""
         lent, log = pipe.lent, pipe.log
         if not lent:
-            return False
+            return
         if log is None:
             several = min(len(lent), number - pipe.first + 1)
             for _ in range(several):
                 self._stock.account(pipe, -1, -len(lent.popleft()))
-            return several > 0
+            return
         if number not in lent:
-            return False
+            return
         done: list[int] = []
         while not done or done[-1] != number:
             done.append(lent.popleft())
         self._done(pipe, log, done, now)
-        return True
 
     def _done(self, pipe: Pipe, log: Log, numbers: Iterable[int], now: float) -> None:
         """Note that the nameless reader is done with these chunks of a log."""

@@ -252,7 +252,7 @@ class ZpipesService:
         """Tell the disk what was read."""
         if self._activity is not None:
             self._activity.stop(now)
-        return [*self._settle(now, at_once=True), *self._keeper.tell([])]
+        return [*self._settle(now, at_once=True), *self._keeper.on_stop()]
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
         """Take what the disk says."""
@@ -421,7 +421,10 @@ class ZpipesService:
         if pipe.lent and pipe.reader != envelope[0]:
             raise Refusal(409, "the chunks are lent to another reader")
         pipe.heard = now
-        if self._readers.acknowledge(pipe, number, now) and pipe.log is not None and pipe.log.kept:
+        self._readers.acknowledge(pipe, number, now)
+        if (
+            pipe.log is not None and pipe.log.kept
+        ):  # also what was acknowledged before: it may be on its way to the disk
             return self._keeper.tell([], when_safe(envelope, SAYS_OK))
         return [(SOCKET, (*envelope, OK)), *self._forget_if_unused(pipe, now)]
 
@@ -430,7 +433,10 @@ class ZpipesService:
         lease = patience_in(arguments[3]) if len(arguments) > 3 else 0.0
         if pipe.log is not None and group in pipe.log.groups:
             self._renew(pipe, pipe.log, group, now)
-            return [(SOCKET, (*envelope, OK, b"%d" % (pipe.log.groups[group] + 1)))]
+            found = (OK, b"%d" % (pipe.log.groups[group] + 1))
+            if pipe.log.kept and group not in pipe.log.leases:  # it may be on its way to the disk
+                return self._keeper.tell([], when_safe(envelope, found))
+            return [(SOCKET, (*envelope, *found))]
         begin = bytes(arguments[2]) if len(arguments) > 2 else b"first"
         ends = {b"first": pipe.first, b"next": pipe.following}
         first = ends[begin] if begin in ends else number_in(begin, "the number to begin with")
@@ -622,6 +628,7 @@ class ZpipesService:
             "readers": len(pipe.waiting or ()) + (len(log.fetching) if log else 0),
             "blocked": sum(map(len, (pipe.blocked or {}).values())),
             "durable": bool(log and log.kept),
+            "lost": pipe.lost,
             "written": written,
             "read": read,
             "write_rate": round(rates[0], 1),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from scale0_core.api import Effect, JobResult, get_logger
-from scale0_zpipes.answers import SOCKET, Refusal
+from scale0_core.api import Effect, get_logger
+from scale0_zpipes.answers import SOCKET, Refusal, when_safe
 from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.pipe import BlockedWrite, Pipe
 from scale0_zpipes.stock import Stock
@@ -118,10 +118,7 @@ class Staging:
 
     def _answer_again(self, pipe: Pipe, write: BlockedWrite) -> list[Effect]:
         """Answer a move that was made before; if it is still on its way to the disk, after that."""
+        answer = stored(pipe, write)
         if pipe.log is None or not pipe.log.kept:
-            return [(SOCKET, stored(pipe, write))]
-
-        def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
-            return [(SOCKET, self._writers.outcome(pipe, write, result))]
-
-        return self._keeper.tell([], on_disk)
+            return [(SOCKET, answer)]
+        return self._keeper.store([], when_safe(write.envelope, answer[len(write.envelope) :]))

@@ -141,27 +141,22 @@ class Writers:
         records: list[Record] = [
             Stored(pipe.name, number, write.producer, write.first, chunk) for number, chunk in numbered
         ]
+        answer = stored(pipe, write)
 
         def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
             if result.error is None:
                 if self._stock.pipes.get(pipe.name) is pipe:
                     self._publish(pipe, write.writer, numbered)
-                return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
+                return [*self._readers.serve(pipe, now), (SOCKET, answer)]
             if self._stock.pipes.get(pipe.name) is pipe:
                 self._stock.account(pipe, -len(numbered), -write.size)
             if pipe.producers:
                 pipe.producers[write.producer] = min(pipe.producers.get(write.producer, before), before)
             undo()
             self._readers.emptied.append(pipe)
-            return [(SOCKET, self.outcome(pipe, write, result))]
+            return [(SOCKET, (*write.envelope, *disk_refused(result.error).frames))]
 
-        return self._keeper.tell(records or [Wrote(pipe.name, write.producer, write.first)], on_disk)
-
-    def outcome(self, pipe: Pipe, write: BlockedWrite, result: JobResult) -> Frames:
-        """Answer a write when the disk has answered."""
-        if result.error is not None:
-            return (*write.envelope, *disk_refused(result.error).frames)
-        return stored(pipe, write)
+        return self._keeper.store(records or [Wrote(pipe.name, write.producer, write.first)], on_disk)
 
     def _new_chunks(self, pipe: Pipe, write: BlockedWrite) -> list[bytes]:
         """Leave out what this writer has put before."""
@@ -200,12 +195,13 @@ class Writers:
             Stored(pipe.name, number, write.producer, place if write.producer else 0, chunk)
             for place, (number, chunk) in enumerate(numbered, counted)
         ]
+        answer = stored(pipe, write)
 
         def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
             if result.error is None:
                 if self._stock.pipes.get(pipe.name) is pipe:
                     self._publish(pipe, write.writer, numbered)
-                return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
+                return [*self._readers.serve(pipe, now), (SOCKET, answer)]
             if self._stock.pipes.get(pipe.name) is pipe:
                 self._stock.account(pipe, -len(numbered), -sum(map(len, chunks)))
             if numbered and pipe.producers and write.producer in pipe.producers:
@@ -213,7 +209,7 @@ class Writers:
             self._readers.emptied.append(pipe)
             return [(SOCKET, (*write.envelope, *disk_refused(result.error).frames))]
 
-        return self._keeper.tell(records, on_disk)
+        return self._keeper.store(records, on_disk)
 
 
 def _remember(pipe: Pipe, producer: bytes, number: int) -> None:
@@ -233,7 +229,10 @@ def _known_before(pipe: Pipe, write: BlockedWrite) -> int:
 
 
 def stored(pipe: Pipe, write: BlockedWrite) -> Frames:
-    """Answer a write that is stored."""
+    """Return the answer to a write that is stored, with all that its writer has put so far.
+
+    For a durable pipe call it when the write goes to the disk, not when it is there: what is put meanwhile is not safe.
+    """
     if not write.producer:
         return (*write.envelope, OK)
     known = (pipe.producers or {}).get(write.producer, write.first - 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -103,6 +105,21 @@ def test_what_was_read_a_while_ago_does_not_come_again_after_a_crash():
     disk.crash(Random(1))
     script = broker(disk)
     read(script, "d", "2")
+
+
+def test_what_was_read_is_on_disk_with_the_next_write_or_a_few_milliseconds_later():
+    disk = SimDisk()
+    script = broker(disk)
+    ok(script, "OPEN", "d")
+    for chunk in ("1", "2", "3"):
+        ok(script, "WRITE", "d", chunk)
+    read(script, "d", "1")
+    script.sleep(0.001)  # so that it is known to be delivered
+    ok(script, "WRITE", "d", "4")
+    assert info(crashed(disk), "d")["first"] == 2
+    read(script, "d", "2")
+    script.sleep(0.006)
+    assert info(crashed(disk), "d")["first"] == 3
 
 
 def test_an_acknowledgement_is_answered_when_it_is_on_disk():
@@ -288,3 +305,114 @@ class Run:
 @pytest.mark.parametrize("seed", range(3))
 def test_conformance_with_a_journal(seed):
     check_service(lambda: ZpipesService(ZpipesSettings(durable=("*",)), journal=Journal(SimDisk())), seed=seed)
+
+
+# --- every acknowledgement ----------------------------------------------------------------------------------------
+
+
+def chunks_of(script: Script) -> list[bytes]:
+    script.feed("pipes", "c", "FETCH", "d", "", "", "1000", "100000", "0")
+    return [chunk for _, chunk in unpack_numbered(script.expect("pipes", "c", "BATCH", ..., ...)[-1])]
+
+
+def crashed(disk: SimDisk) -> Script:
+    """Start a broker on what a crash at this moment leaves."""
+    after = copy.deepcopy(disk)
+    after.crash(Random(1))
+    script = broker(after)
+    ok(script, "OPEN", "d")
+    return script
+
+
+def slow_broker() -> tuple[Script, SimDisk]:
+    """Start a broker with a durable pipe and three for a time, on a disk that takes a while."""
+    disk = SimDisk()
+    script = broker(disk, job_delay=0.01)
+    script.sleep(0.1)
+    ok(script, "OPEN", "d")
+    for name in ("s1", "s2", "s3"):
+        ok(script, "OPEN", name, "60000")
+        ok(script, "WRITE", name, name)
+    return script, disk
+
+
+def answers(script: Script, *requests: tuple[str | bytes, ...]) -> Iterator[list[bytes]]:
+    """Send requests, each while those before it are on their way to the disk; give each answer as it comes."""
+    place = len(script.sent)
+    for step in range(1000):
+        if step % 4 == 0 and step // 4 < len(requests):
+            script.feed("pipes", "c", *requests[step // 4])
+        script.sleep(0.001)
+        while len(script.sent) > place:
+            yield [bytes(frame) for frame in script.sent[place][1][1:]]
+            place += 1
+
+
+def test_each_answer_to_puts_sent_ahead_covers_what_is_on_disk_and_no_more():
+    chunks = [b"%d" % number for number in range(1, 11)]
+    script, disk = slow_broker()
+    puts = [("PUT", "d", "me", str(n), pack_chunks(chunks[n - 1 : n + 1])) for n in (1, 3, 5, 3, 7, 9)]
+    acknowledged = []
+    for says, following in answers(script, *puts):
+        assert says == b"OK"
+        acknowledged.append(int(following))
+        found = chunks_of(crashed(disk))
+        assert len(found) >= int(following) - 1
+        assert found == chunks[: len(found)]
+    assert acknowledged == [3, 5, 7, 7, 9, 11]
+
+
+def test_each_answer_to_moves_sent_ahead_covers_what_is_on_disk_and_no_more():
+    script, disk = slow_broker()
+    acknowledged = []
+    for says, following in answers(script, *(("MOVE", "d", "me", str(n), f"s{n}") for n in (1, 2, 2, 3))):
+        assert says == b"OK"
+        acknowledged.append(int(following))
+        found = chunks_of(crashed(disk))
+        assert found == [b"s1", b"s2", b"s3"][: len(found)]
+        assert len(found) >= int(following) - 1
+    assert acknowledged == [2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_each_answer_to_acks_sent_ahead_is_on_disk(group):
+    script, disk = slow_broker()
+    list(answers(script, ("PUT", "d", "me", "1", pack_chunks(b"%d" % n for n in range(1, 6)))))
+    list(answers(script, ("GROUP", "d", group) if group else ("FETCH", "d", "", "", "5", "1000", "0")))
+    acknowledged = [1, 1, 2, 3, 3]
+    places = iter(acknowledged)
+    for answer in answers(script, *(("ACK", "d", group, str(upto)) for upto in acknowledged)):
+        assert answer == [b"OK"]
+        upto, after = next(places), crashed(disk)
+        if group:
+            assert info(after, "d")["groups"][group]["next"] > upto
+        else:
+            assert int(chunks_of(after)[0]) > upto
+    assert not list(places)
+
+
+def test_a_group_that_is_made_twice_is_on_disk_before_either_answer():
+    script, disk = slow_broker()
+    count = 0
+    for answer in answers(script, ("GROUP", "d", "g"), ("GROUP", "d", "g")):
+        assert answer == [b"OK", b"1"]
+        assert list(info(crashed(disk), "d")["groups"]) == ["g"]
+        count += 1
+    assert count == 2
+
+
+def test_what_recovery_lost_is_shown_by_pipe():
+    disk = SimDisk()
+    script = broker(disk)
+    for name in ("d", "d.other"):
+        ok(script, "OPEN", name)
+        ok(script, "WRITE", name, "1")
+    place = disk.size(disk.names()[0])
+    for chunk in ("2", "3"):
+        ok(script, "WRITE", "d", chunk)
+    ok(script, "WRITE", "d.other", "2")
+    disk.write(disk.names()[0], b"#", place + 20)
+    script = broker(disk)
+    assert (info(script, "d")["lost"], info(script, "d.other")["lost"]) == (1, 0)
+    ok(script, "OPEN", "d")
+    read(script, "d", "1", "3")

@@ -295,6 +295,7 @@ def test_damage_before_the_last_commit_is_skipped_and_all_else_is_kept():
     assert numbers(found) == [1, 2, 4, 5]
     assert found.problems == [f"{name}: {places[3] - places[2]} bytes from {places[2]} on are damaged and were skipped"]
     assert found.lost == places[3] - places[2]
+    assert found.pipes[b"p"].lost == 1
     commit(opened(disk), chunk(6))
     assert numbers(recovered(disk)) == [1, 2, 4, 5, 6]
 
@@ -317,6 +318,7 @@ def test_a_bit_that_flips_anywhere_is_found_and_costs_one_frame():
             assert len(found.pipes[b"p"].chunks) >= len(sent) - 4  # at worst the last segment, with few commits
             assert all(content == sent[number].chunk for number, content in found.pipes[b"p"].chunks)
             after = found.pipes[b"p"].next_number
+            assert found.pipes[b"p"].lost == after - 1 - len(found.pipes[b"p"].chunks)
             commit(opened(damaged, 300), chunk(after))
             assert numbers(recovered(damaged)) == [*numbers(found), after]
 
@@ -343,6 +345,7 @@ def test_a_segment_that_is_missing_is_told():
     disk.remove(disk.names()[1])
     found = recovered(disk)
     assert "1 segments are missing" in found.problems[0]
+    assert found.pipes[b"p"].lost == 19 - len(found.pipes[b"p"].chunks) > 0
     assert found.pipes[b"p"].next_number == 20
 
 
@@ -693,3 +696,28 @@ def test_segments_are_numbered_without_gaps():
         commit(journal, chunk(number))
     found = [int(name[-12:]) for name in disk.names()]
     assert all(after == before + 1 for before, after in pairwise(found))
+
+
+def test_after_a_group_too_large_for_a_commit_none_is_written(monkeypatch):
+    """A writer's next chunks must not be there without those before them."""
+    monkeypatch.setattr("scale0_zpipes.frames._LARGEST_COMMIT", 1000)
+    disk = SimDisk()
+    outcomes = opened(disk).commit([[chunk(1)], [Stored(b"p", 2, b"", 0, bytes(1000))], [chunk(3)]])
+    assert [outcome is None for outcome in outcomes] == [True, False, False]
+    assert numbers(Journal(disk).open()) == [1]
+
+
+def test_what_was_lost_is_counted_by_pipe_and_only_while_somebody_may_miss_it():
+    disk = SimDisk()
+    journal = opened(disk)
+    commit(journal, *(chunk(number, pipe) for number in range(1, 4) for pipe in (b"p", b"q", b"r", b"s")))
+    start = disk.size(disk.names()[0])
+    commit(journal, *(chunk(number, pipe) for number in range(4, 8) for pipe in (b"p", b"q", b"r", b"s", b"new")))
+    commit(journal, Removed(b"p", [1, 4, 5]), Purged(b"q", 7), Dropped(b"r"))
+    for pipe in (b"p", b"q", b"r", b"s", b"new", b"other"):
+        commit(journal, chunk(8 if pipe not in (b"r", b"other") else 1, pipe))
+    disk.write(disk.names()[0], b"#", start + 100)
+    found = recovered(disk)
+    assert {name: pipe.lost for name, pipe in found.pipes.items()} == {
+        b"p": 2, b"q": 1, b"r": 0, b"s": 4, b"new": 7, b"other": 0,
+    }  # fmt: skip

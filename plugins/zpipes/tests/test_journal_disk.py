@@ -23,6 +23,7 @@ PLACES = st.integers(0, 30)
 OPERATIONS = st.one_of(
     st.tuples(st.just("append"), NAMES, DATA),
     st.tuples(st.just("write"), NAMES, DATA.filter(bool), PLACES),
+    st.tuples(st.just("allocate"), NAMES, PLACES),
     st.tuples(st.just("truncate"), NAMES, PLACES),
     st.tuples(st.just("fsync"), NAMES),
     st.tuples(st.just("rename"), NAMES, NAMES),
@@ -38,8 +39,8 @@ OPERATIONS = st.one_of(
 def outcome(disk: Disk, operation: tuple[Any, ...]) -> Any:
     name, *arguments = operation
     methods = {
-        "append": disk.append, "write": disk.write, "truncate": disk.truncate, "fsync": disk.fsync,
-        "rename": disk.rename, "remove": disk.remove, "read": disk.read, "size": disk.size,
+        "append": disk.append, "write": disk.write, "allocate": disk.allocate, "truncate": disk.truncate,
+        "fsync": disk.fsync, "rename": disk.rename, "remove": disk.remove, "read": disk.read, "size": disk.size,
         "exists": disk.exists, "names": disk.names,
     }  # fmt: skip
     try:

@@ -17,6 +17,7 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scale0_core.client.aio import LoopDriver
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.threads import Pool
 from scale0_majordomo.client.calls import Call, CallOptions, Reply
 from scale0_majordomo.client.errors import CallError, closed_error
@@ -61,11 +62,14 @@ T = TypeVar("T")
 
 
 class Stream(AsyncIterator[Reply]):
-    """The parts of a reply as they come, then its end; StopAsyncIteration or a CallError follows."""
+    """The parts of a reply as they come, then its end; StopAsyncIteration or a CallError follows.
 
-    def __init__(self) -> None:
-        self._parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
-        self._on_close: Callable[[], None] = lambda: None
+    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    """
+
+    def __init__(self, parts: asyncio.Queue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
+        self._loop = asyncio.get_running_loop()
         self._over = False
 
     def __aiter__(self) -> Stream:
@@ -86,27 +90,19 @@ class Stream(AsyncIterator[Reply]):
         """Let go of the rest; the worker is told."""
         if not self._over:
             self._over = True
-            self._on_close()
+            self._cancel()
+
+    def __del__(self) -> None:
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._cancel)  # the garbage collector may run in any thread
 
     async def __aenter__(self) -> Stream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def part(self, reply: Reply) -> None:
-        """Take a part; for the client."""
-        self._parts.put_nowait(reply)
-
-    def final(self, reply: Reply) -> None:
-        """Take the end; for the client."""
-        if reply:
-            self._parts.put_nowait(reply)
-        self._parts.put_nowait(None)
-
-    def fail(self, error: CallError) -> None:
-        """Take an error; for the client."""
-        self._parts.put_nowait(error)
 
 
 class Client(BaseClient):
@@ -138,12 +134,12 @@ class Client(BaseClient):
         return future
 
     def stream(self, service: str, *body: bytes | str, **options: Unpack[CallOptions]) -> Stream:
-        """Call a service and iterate over the parts of its reply as they come, and its end."""
-        stream = Stream()
-        call = self._call(service, body, stream, options, stream.part)
-        stream._on_close = partial(self._cancel, call)  # noqa: SLF001
+        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it."""
+        parts: asyncio.Queue[Reply | CallError | None] = asyncio.Queue()
+        inbox = Inbox(parts.put_nowait)
+        call = self._call(service, body, inbox, options, inbox.part)
         self._begin(call)
-        return stream
+        return Stream(parts, lambda: self._cancel(call))
 
     async def map(
         self, service: str, items: Iterable[Item], *, window: int = WINDOW, ordered: bool = True,

@@ -59,9 +59,10 @@ def failure(request: Request, error: BaseException) -> Answer:
     if isinstance(error, RemoteError):
         code = error.code if 500 <= error.code <= 599 else 500
         return Answer(code=code, reason=error.message[:LONGEST_MESSAGE])
-    told = f"{type(error).__name__}: {error}"
-    LOG.error("a service raised", service=request.service, error=told)
-    return Answer(code=500, reason=told[:LONGEST_MESSAGE])
+    if request.cancelled:
+        return CANCELLED
+    LOG.failure("service raised", error, service=request.service, request=request.address.hex())
+    return Answer(code=500, reason=f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE])
 
 
 CANCELLED = Answer(code=410, reason="cancelled")

@@ -25,6 +25,8 @@ CLIENT_LINGER_MS = 200
 WORKER_LINGER_MS = 1000
 PARTS_AT_ONCE = 100
 """Parts of a streamed reply after which a generator waits until they have left."""
+LOOK_EVERY = 0.05
+"""Seconds after which a generator that waits looks whether its request is cancelled."""
 
 F = TypeVar("F", bound=Handler)
 

@@ -15,6 +15,7 @@ from functools import partial
 from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from scale0_core.client.inbox import Inbox
 from scale0_core.client.threads import IoThread, Pool, Signals
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply
 from scale0_majordomo.client.errors import CallError, closed_error
@@ -32,6 +33,7 @@ from scale0_majordomo.client.link import Engine
 from scale0_majordomo.client.serving import Request, WorkerState
 from scale0_majordomo.client.setup import (
     CLIENT_LINGER_MS,
+    LOOK_EVERY,
     PARTS_AT_ONCE,
     WINDOW,
     WORKER_LINGER_MS,
@@ -55,11 +57,13 @@ if TYPE_CHECKING:
 
 
 class Stream(Iterator[Reply]):
-    """The parts of a reply as they come, then its end; StopIteration or a CallError follows."""
+    """The parts of a reply as they come, then its end; StopIteration or a CallError follows.
 
-    def __init__(self) -> None:
-        self._parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
-        self._on_close: Callable[[], None] = lambda: None
+    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    """
+
+    def __init__(self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
+        self._parts, self._cancel = parts, cancel
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -80,27 +84,16 @@ class Stream(Iterator[Reply]):
         """Let go of the rest; the worker is told."""
         if not self._over:
             self._over = True
-            self._on_close()
+            self._cancel()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def part(self, reply: Reply) -> None:
-        """Take a part; for the client's thread."""
-        self._parts.put(reply)
-
-    def final(self, reply: Reply) -> None:
-        """Take the end; for the client's thread."""
-        if reply:
-            self._parts.put(reply)
-        self._parts.put(None)
-
-    def fail(self, error: CallError) -> None:
-        """Take an error; for the client's thread."""
-        self._parts.put(error)
 
 
 class Client(BaseClient):
@@ -135,12 +128,12 @@ class Client(BaseClient):
         return future
 
     def stream(self, service: str, *body: bytes | str, **options: Unpack[CallOptions]) -> Stream:
-        """Call a service and iterate over the parts of its reply as they come, and its end."""
-        stream = Stream()
-        call = self._call(service, body, stream, options, stream.part)
-        stream._on_close = partial(self._runner.cancel, call)  # noqa: SLF001
+        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it."""
+        parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
+        inbox = Inbox(parts.put)
+        call = self._call(service, body, inbox, options, inbox.part)
         self._runner.open(call)
-        return stream
+        return Stream(parts, lambda: self._runner.cancel(call))  # the client lives as long as its streams
 
     def map(
         self, service: str, items: Iterable[Item], *, window: int = WINDOW, ordered: bool = True,
@@ -452,7 +445,7 @@ class _Line:
     def _wait_until_clear(self, request: Request) -> None:
         clear = threading.Event()
         self.call(lambda: self._engine.when_clear(clear.set))
-        while not clear.wait(0.5) and not request.cancelled:
+        while not clear.wait(LOOK_EVERY) and not request.cancelled:
             pass
 
     def _give_part(self, request: Request, options: bytes, body: tuple[bytes, ...]) -> None:

@@ -190,7 +190,7 @@ def upserted(before: pa.Table | None, rows: pa.Table, keys: Iterable[str]) -> pa
     old = [] if before is None else [before.select(rows.column_names).cast(rows.schema)]
     both = pa.concat_tables([*old, rows])
     numbered = both.append_column("place", pa.array(range(both.num_rows), pa.int64()))
-    last = numbered.group_by(names).aggregate([("place", "max")])
+    last = numbered.group_by(names, use_threads=False).aggregate([("place", "max")])
     return both.take(last.column("place_max")).sort_by([(name, "ascending") for name in names])
 
 

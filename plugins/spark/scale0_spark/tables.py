@@ -136,8 +136,10 @@ def read(out: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table
 
     path = file_of(out, name)
     try:
-        with path.open("rb") as file:  # opened once: a table that is replaced meanwhile is still read whole
-            return pq.read_table(file, columns=columns).replace_schema_metadata(None)
+        # Opened once, by Arrow itself: a table that is replaced meanwhile is still read whole. With a file of Python,
+        # or by `read_table`, threads of Arrow let go of Python's objects, which aborts a process that exits then.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            return file.read(columns, use_threads=False).replace_schema_metadata(None)
     except FileNotFoundError:
         raise _missing(out, name) from None
     except (pa.ArrowException, OSError) as error:

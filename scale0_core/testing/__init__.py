@@ -10,6 +10,8 @@ from __future__ import annotations
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker, ThreadBroker
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
 from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.killing import KilledBroker
+from scale0_core.testing.programs import killed_program
 from scale0_core.testing.script import Script
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
@@ -22,6 +24,7 @@ __all__ = [
     "ConformanceError",
     "ConformanceReport",
     "DiskCrashed",
+    "KilledBroker",
     "NetCounts",
     "ProcessBroker",
     "RealBroker",
@@ -35,4 +38,5 @@ __all__ = [
     "ThreadBroker",
     "Weather",
     "check_service",
+    "killed_program",
 ]

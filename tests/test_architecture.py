@@ -116,6 +116,10 @@ clock."""
 
 IO_EXCEPTIONS = {
     "scale0_discovery.plugin imports secrets": "a mark of this start, drawn once; the service is handed it",
+    **{
+        f"scale0_spark.merging imports datetime.{name}": "computes with moments that it is handed; asks no clock"
+        for name in ("date", "datetime", "timezone")
+    },
     "scale0_musicquest.server.plugin imports secrets": "the server's id of this start, drawn once; it is handed in",
 }
 """Imports that are meant, and why."""

@@ -15,7 +15,7 @@ events: then nothing is written unless that is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 import attrs
 import pyarrow as pa
@@ -165,7 +165,7 @@ def _whole_from(first: date | None, compared: timedelta) -> datetime:
 
 
 def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), timezone.utc)
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
 
 
 def _outside(shape: Shape, old: pa.Table, since: datetime | None, until: datetime | None) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker, ThreadBroker
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
 from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.disabled import check_disabled, manage
 from scale0_core.testing.killing import KilledBroker
 from scale0_core.testing.programs import killed_program
 from scale0_core.testing.script import Script
@@ -37,6 +38,8 @@ __all__ = [
     "StrictSeat",
     "ThreadBroker",
     "Weather",
+    "check_disabled",
     "check_service",
     "killed_program",
+    "manage",
 ]

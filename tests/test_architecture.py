@@ -116,6 +116,10 @@ clock."""
 
 IO_EXCEPTIONS = {
     "scale0_discovery.plugin imports secrets": "a mark of this start, drawn once; the service is handed it",
+    **{
+        f"scale0_spark.merging imports datetime.{name}": "computes with moments that it is handed; asks no clock"
+        for name in ("date", "datetime", "timezone")
+    },
     "scale0_musicquest.server.plugin imports secrets": "the server's id of this start, drawn once; it is handed in",
 }
 """Imports that are meant, and why."""
@@ -448,3 +452,12 @@ def test_the_command_line_starts_without_the_large_modules(module: str):
     code = f"import sys, {module}; print(*(name for name in {large} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_parquet_is_read_without_threads_of_arrow():
+    """Threads that let go of Python's objects while a process exits abort it, after all of its output."""
+    found = [(name_of(path), last_name(node.func), node) for path in PLUGIN_SOURCES for _, node in calls(path)]
+    assert [name for name, call, _ in found if call in ("read_table", "ParquetDataset", "dataset")] == []
+    files = [node for _, call, node in found if call == "ParquetFile"]
+    assert files
+    assert all(any(option.arg == "pre_buffer" for option in node.keywords) for node in files)

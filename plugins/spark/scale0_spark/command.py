@@ -43,6 +43,7 @@ class Common:
     until: datetime | None
     settings: dict[str, str]
     log: str | None
+    replace: bool
     broker: str
     quiet: bool
 
@@ -99,8 +100,11 @@ _OPTIONS = (
     click.option("--master", default="local[*]", show_default=True, metavar="URL",
                  help="Where Spark runs: local[*], local[2], spark://host:port."),
     click.option("--remote", metavar="URL", help="A Spark Connect server instead: sc://host:port."),
-    click.option("--since", metavar="TIME", callback=_moment, help="Only events from then on: 2030-01-31, or 7d."),
-    click.option("--until", metavar="TIME", callback=_moment, help="Only events before."),
+    click.option("--since", metavar="TIME", callback=_moment,
+                 help="Compute what was from then on, and merge it into the tables: 2030-01-31, or 7d."),
+    click.option("--until", metavar="TIME", callback=_moment, help="Compute what was before, and merge it."),
+    click.option("--replace", is_flag=True,
+                 help="Write what was computed in place of the tables, whatever rows they had."),
     click.option("--conf", "settings", metavar="KEY=VALUE", multiple=True, callback=_settings,
                  help="A setting of Spark, on top of ours."),
     click.option("--log", metavar="FILE", type=click.Path(), help="Write there what Spark logs."),
@@ -224,7 +228,8 @@ def _run(common: Common, names: Iterable[str], changed: Changed | None = None) -
     chosen, place, span = list(names), common.place(), common.span()
     _check_place(place)
     options = _options(changed or {})
-    return run_jobs(chosen, span, common.folder, place, Progress(quiet=common.quiet), options)
+    progress = Progress(quiet=common.quiet)
+    return run_jobs(chosen, span, common.folder, place, progress, options, replace=common.replace)
 
 
 def _check_place(place: Place) -> None:
@@ -507,7 +512,7 @@ def stream(
     missed = run_streams(
         names, source, common.folder, place, Progress(quiet=common.quiet),
         checkpoints=Path(checkpoints) if checkpoints else None, every=None if once else every, late=late, keep=keep,
-        files_per_batch=files_per_batch, options=_options(changed),
+        files_per_batch=files_per_batch, options=_options(changed), replace=common.replace,
     )  # fmt: skip
     written = [entry for entry in tables.entries(common.folder) if entry.name in names]
     _tell(written, common.folder, missed)

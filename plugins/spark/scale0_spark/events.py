@@ -7,8 +7,10 @@ day lie in a folder of their own, and a job reads only those that it asks for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,6 +46,8 @@ SCHEMA = StructType([StructField(name, _TYPES[kind]) for name, kind in COLUMNS.i
 
 ID = ("broker", "epoch", "seq")
 """What tells one event from all others: an event may come twice, but never with another id."""
+
+_PLACE = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/kind=([^/]+)/[^/]+$")
 
 LATE = "1 hour"
 """How late an event may come to a stream, behind the latest one, and still count."""
@@ -150,9 +154,21 @@ def between(
     return found
 
 
-def windows_from(table: DataFrame, since: datetime) -> DataFrame:
-    """Leave out what a table tells of windows that began before; it was made of earlier events to compare with."""
-    return table.where(F.col(TIME) >= F.lit(_utc(since)))
+def windows_between(table: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
+    """Leave out what a table tells of other windows: events before and after were read to compare with."""
+    if since is not None:
+        table = table.where(F.col(TIME) >= F.lit(_utc(since)))
+    return table if until is None else table.where(F.col(TIME) < F.lit(_utc(until)))
+
+
+def first_days(stored: DataFrame) -> dict[str, date]:
+    """Return the first day of which events are stored, by kind; the names of the files say so."""
+    found: dict[str, date] = {}
+    for file in stored.inputFiles():
+        if place := _PLACE.search(file):
+            kind, day = unquote(unquote(place[2])), date.fromisoformat(place[1])  # in a URL of a path that is escaped
+            found[kind] = min(day, found.get(kind, day))
+    return found
 
 
 def _before(since: datetime, back: timedelta | None) -> datetime | None:

@@ -7,7 +7,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from scale0_core.api import Scale0Error
-from scale0_core.cli.kit import Exit, NegativeError
+from scale0_core.cli.kit import Exit, NegativeError, say
 
 from . import tables
 from .checkpoints import check_checkpoint, note_down
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from .jobs import Job, Options
+    from .merging import Merged
 
 LOOK = 0.3
 """Seconds between two looks whether a stream has ended."""
@@ -110,9 +112,8 @@ def explained(what: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         why, remedy = _in_words_of_the_command(_why(error))
-        raise JobError(
-            f"{what} failed", why, "each of its tables is as it was before, or new and whole", remedy
-        ) from error
+        kind = tables.RowsLostError if "--replace" in remedy else JobError
+        raise kind(f"{what} failed", why, "each of its tables is as it was before, or new and whole", remedy) from error
 
 
 def _in_words_of_the_command(why: str) -> tuple[str, str]:
@@ -120,6 +121,8 @@ def _in_words_of_the_command(why: str) -> tuple[str, str]:
     rest, _, advice = why.rpartition("; ")
     if "failOnDataLoss" in advice:
         return rest, SKIP
+    if "--replace" in advice:
+        return rest, advice
     return why, ANEW if "checkpoint" in why else "run it again with --log FILE, and look there"
 
 
@@ -141,19 +144,32 @@ def _why(error: Exception) -> str:
 
 
 def run_jobs(
-    names: Sequence[str], span: Span, out: Path, place: Place, progress: Progress, options: Options | None = None
+    names: Sequence[str],
+    span: Span,
+    out: Path,
+    place: Place,
+    progress: Progress,
+    options: Options | None = None,
+    *,
+    replace: bool = False,
 ) -> list[tables.Entry]:
-    """Run jobs one after the other in one session, and write their tables."""
+    """Run jobs one after the other in one session, and merge what they computed into their tables.
+
+    With `replace` the tables hold what was computed and nothing else. Raise RowsLostError if rows of a table would be
+    lost without that; then no table was changed.
+    """
     _check_folder(span, place)
     from .jobs import JOBS, Options
 
     chosen = options or Options()
     with session("scale0 " + " ".join(names), place, progress) as spark:
-        jobs = [JOBS[name] for name in names]
-        events = _events_of(spark, jobs, span, chosen, progress)
-        return [
-            entry for job in jobs for entry in _run_job(spark, job, events[job.name], out, progress, chosen, span.since)
-        ]
+        results, failure = _computed(
+            spark, [JOBS[name] for name in names], span, out, progress, chosen, replace=replace
+        )
+        written = _merge(out, results, chosen, progress, replace=replace)
+    if failure is not None:
+        raise failure
+    return written
 
 
 def _check_folder(span: Span, place: Place) -> None:
@@ -165,50 +181,116 @@ def _check_folder(span: Span, place: Place) -> None:
         )  # fmt: skip
 
 
-def _events_of(
-    spark: SparkSession, jobs: Sequence[Job], span: Span, options: Options, progress: Progress
-) -> dict[str, DataFrame]:
-    """Give the events of each job, each once. Files are listed and repeats looked for once for all jobs."""
-    from .events import chosen, deduplicated, repeats_in, stored_events
+@attrs.frozen
+class _Result:
+    """What a job computed for a table."""
+
+    job: Job
+    table: str
+    read: tables.Coverage
+    """Of which events, and the first day of which some are stored."""
+    rows: pa.Table
+
+
+def _computed(
+    spark: SparkSession, jobs: Sequence[Job], span: Span, out: Path, progress: Progress, options: Options, *,
+    replace: bool,
+) -> tuple[list[_Result], JobError | None]:  # fmt: skip
+    """Compute the tables of jobs up to the first that fails. Files are listed and repeats looked for once for all."""
+    from .events import chosen, deduplicated, first_days, repeats_in, stored_events, windows_between
     from .jobs import reach
+    from .merging import SHAPES, reading, united
+
+    asked = tables.Coverage(_utc(span.since), _utc(span.until))
+    spans = {
+        name: reading(SHAPES[name], asked, None if replace else tables.coverage(out, name))
+        for job in jobs
+        for name in job.tables
+    }
+
+    def of(some: Sequence[Job], read: tables.Coverage, beyond: timedelta = timedelta()) -> DataFrame:
+        kinds = sorted({kind for job in some for kind in job.kinds})
+        earlier = {kind: back for kind, back in reach(some, options).items() if back != timedelta()}
+        until = None if read.until is None else read.until + beyond
+        return chosen(stored, kinds, read.since, until, earlier=earlier)
 
     with explained("reading events"), progress.during("reading events", job_look(spark)):
         stored = stored_events(spark, str(span.folder.absolute()))
+        days = first_days(stored)
+        most = max(SHAPES[name].beyond for name in spans)
+        repeats = repeats_in(of(jobs, reduce(united, spans.values()), most))
 
-        def of(*some: Job) -> DataFrame:
-            kinds = sorted({kind for job in some for kind in job.kinds})
-            earlier = {kind: back for kind, back in reach(some, options).items() if back != timedelta()}
-            return chosen(stored, kinds, span.since, span.until, earlier=earlier)
+    results: list[_Result] = []
+    try:
+        for job in jobs:
+            first = min((days[kind] for kind in job.kinds if kind in days), default=None)
+            for name, transform in job.tables.items():
+                shape, read = SHAPES[name], attrs.evolve(spans[name], first=first)
+                with explained(f"the job {job.name}"), progress.during(name, job_look(spark)):
+                    made = transform(deduplicated(of([job], read, shape.beyond), repeats=repeats), options)
+                    if shape.every is not None:
+                        made = windows_between(made, read.since, read.until)
+                    results.append(_Result(job, name, read, made.toArrow()))
+    except JobError as error:
+        return results, error
+    return results, None
 
-        repeats = repeats_in(of(*jobs))
-        return {job.name: deduplicated(of(job), repeats=repeats) for job in jobs}
 
-
-def _run_job(
-    spark: SparkSession,
-    job: Job,
-    events: DataFrame,
-    out: Path,
-    progress: Progress,
-    options: Options,
-    since: datetime | None,
+def _merge(
+    out: Path, results: Sequence[_Result], options: Options, progress: Progress, *, replace: bool
 ) -> list[tables.Entry]:
-    from .events import windows_from
-    from .jobs import run
+    """Merge results into their tables and write these, or none of them if one would lose rows."""
+    from .merging import SHAPES, Merged
 
-    with explained(f"the job {job.name}"):
-        made = run(job, events, options)
-        if since is not None and job.weeks_before is not None:
-            made = {name: windows_from(frame, since) for name, frame in made.items()}
-        return [_write(spark, out, name, frame, progress) for name, frame in made.items()]
+    with tables.locked(out):
+        new: dict[str, Merged] = {}
+        losses: list[str] = []
+        for result in results:
+            name = result.table
+            if replace:
+                new[name] = Merged(result.rows, result.read)
+                continue
+            before = tables.coverage(out, name)
+            old = None if before is None else (tables.read(out, name), before)
+            new[name] = into = _merged(result, old, options)
+            if into.lost and not SHAPES[name].shrinks and not into.gone:
+                count = 0 if old is None else old[0].num_rows
+                losses.append(f"{name} would lose {number(into.lost)} of {number(count)} rows")
+        if losses:
+            raise tables.RowsLostError(
+                "; ".join(losses), "the events that were read do not have them", "no table was changed",
+                "name the folder of their events with --events; another folder for these with --out; or add --replace",
+            )  # fmt: skip
+        return [_written(out, result, new[result.table], progress) for result in results]
 
 
-def _write(spark: SparkSession, out: Path, name: str, frame: DataFrame, progress: Progress) -> tables.Entry:
-    with progress.during(name, job_look(spark)):
-        table = frame.toArrow()
-    entry = tables.write(out, name, table)
-    progress.say(f"{name}: {number(entry.rows)} rows written")
+def _merged(result: _Result, old: tuple[pa.Table, tables.Coverage] | None, options: Options) -> Merged:
+    from .merging import SHAPES, NoSuccessorError, merged
+
+    weeks = 0 if result.job.weeks_before is None else result.job.weeks_before(options)
+    try:
+        return merged(SHAPES[result.table], old, result.rows, result.read, timedelta(weeks=weeks))
+    except NoSuccessorError as error:
+        raise tables.RowsLostError(
+            f"{result.table} is a table of another version", str(error), "no table was changed",
+            "make it anew from all events: add --replace",
+        ) from error  # fmt: skip
+
+
+def _written(out: Path, result: _Result, into: Merged, progress: Progress) -> tables.Entry:
+    name = result.table
+    entry = tables.write(out, name, into.table, coverage=into.coverage)
+    kept = f", {number(into.kept)} of them from before" if into.kept else ""
+    progress.say(f"{name}: {number(entry.rows)} rows written{kept}")
+    if into.lost and into.gone:
+        say(f"{name}: {number(into.lost)} rows are no longer in it, since their events are no longer stored")
     return entry
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    return moment.replace(tzinfo=timezone.utc)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -231,6 +313,10 @@ class Store:
         """Put a table in the place of the one that is there."""
         tables.write(Path(self.out), name, table)
 
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Have the tables to oneself."""
+        return tables.locked(Path(self.out))
+
 
 def run_streams(
     names: Sequence[str],
@@ -245,8 +331,12 @@ def run_streams(
     keep: timedelta | None = None,
     files_per_batch: int | None = None,
     options: Options | None = None,
+    replace: bool = False,
 ) -> dict[str, Missed]:
     """Keep tables up to date until a signal comes; with `every` None, until all that is there now was read.
+
+    With a new checkpoint the first batch puts new tables in the place of those that are there. Raise RowsLostError if
+    rows would be lost by that, unless `replace` is set.
 
     Gives for each table what is not in it: events that came too late, and chunks that were left out.
     """
@@ -265,6 +355,7 @@ def run_streams(
     with _until_a_signal() as ended, session("scale0 stream", place, progress) as spark, explained("the stream"):
         spark_late = f"{late.total_seconds():.0f} seconds"
         told: dict[str, Any] = {"options": options, "late": spark_late, "keep": keep, "trigger": trigger}
+        told["replace"] = replace
         store, queries = Store(str(out.absolute())), []
         with progress.during("starting streams"):
             for checkpoint, note in own.items():

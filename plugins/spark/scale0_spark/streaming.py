@@ -13,6 +13,7 @@ their sums are the events themselves, of the few kinds that they read. They grow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Protocol
 
@@ -24,7 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scale0_spark.events import ID, LATE, deduplicated, of_kinds
 from scale0_spark.jobs import Options
-from scale0_spark.tables import SUMS, TIME
+from scale0_spark.merging import SHAPES, missing
+from scale0_spark.tables import SUMS, TIME, RowsLostError
 from scale0_spark.transforms import (
     anomalies,
     availability,
@@ -46,6 +48,9 @@ class Store(Protocol):
 
     def write(self, name: str, table: pa.Table) -> None:
         """Put a table in the place of the one that is there; whole, or not at all."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Have the tables to oneself, to read one and write it anew."""
 
 
 @attrs.frozen
@@ -143,18 +148,20 @@ def start(
     late: str = LATE,
     keep: timedelta | None = None,
     trigger: Mapping[str, str | bool] | None = None,
+    replace: bool = False,
 ) -> StreamingQuery:
     """Start the query that keeps a table up to date.
 
     `checkpoint` is a folder for this table alone, in which Spark remembers how far it is. `keep` is how far back
     windows are kept. `trigger` is what Spark's `trigger` takes, such as `{"processingTime": "10 seconds"}` or
-    `{"availableNow": True}`.
+    `{"availableNow": True}`. `replace` allows the first batch to leave out rows of the table that is there.
     """
     chosen = options or Options()
     once = deduplicated(of_kinds(events, stream.kinds), late)
 
     def put(changed: DataFrame, batch: int) -> None:
-        _put(stream, changed, store, chosen, keep, begins=batch == 0)
+        with store.locked():
+            _put(stream, changed, store, chosen, keep, begins=batch == 0, replace=replace)
 
     writer = (
         stream.sums(once, chosen)
@@ -169,8 +176,9 @@ def start(
 
 
 def _put(
-    stream: Stream, changed: DataFrame, store: Store, options: Options, keep: timedelta | None, *, begins: bool
-) -> None:
+    stream: Stream, changed: DataFrame, store: Store, options: Options, keep: timedelta | None, *, begins: bool,
+    replace: bool,
+) -> None:  # fmt: skip
     rows = changed.toArrow()
     name = f"{SUMS}{stream.table}" if stream.finish else stream.table
     # with a new checkpoint Spark counts from nothing: the table of another one would be mixed with the new sums
@@ -178,10 +186,32 @@ def _put(
     if not rows.num_rows and before is not None:
         return
     sums = recent(upserted(before, rows, stream.keys), keep)
+    if begins and not replace:
+        _check_losses(name, stream.keys, store.read(name), sums, keep)
+    if stream.finish is None:
+        store.write(name, sums)
+        return
+    finished = stream.finish(changed.sparkSession.createDataFrame(sums), options).toArrow()
+    if begins and not replace and not SHAPES[stream.table].shrinks:
+        _check_losses(stream.table, SHAPES[stream.table].keys, store.read(stream.table), finished, keep)
     store.write(name, sums)
-    if stream.finish is not None:
-        finished = stream.finish(changed.sparkSession.createDataFrame(sums), options)
-        store.write(stream.table, finished.toArrow())
+    store.write(stream.table, finished)
+
+
+def _check_losses(
+    name: str, keys: tuple[str, ...], before: pa.Table | None, after: pa.Table, keep: timedelta | None
+) -> None:
+    """Refuse to put a table in the place of one that has more rows; windows that are not kept anyway do not count."""
+    if before is None or not set(keys) <= set(before.column_names):
+        return
+    both = pa.concat_tables([before.select(keys), after.select(keys).cast(before.select(keys).schema)])
+    expected = recent(both, keep)
+    lost = missing(keys, expected, after)
+    if lost:
+        raise RowsLostError(
+            f"{name} would lose {lost} of {before.num_rows} rows", "a stream with a new checkpoint makes it anew",
+            "no table was changed", "give it another folder for --out, or add --replace",
+        )  # fmt: skip
 
 
 def upserted(before: pa.Table | None, rows: pa.Table, keys: Iterable[str]) -> pa.Table:
@@ -190,7 +220,7 @@ def upserted(before: pa.Table | None, rows: pa.Table, keys: Iterable[str]) -> pa
     old = [] if before is None else [before.select(rows.column_names).cast(rows.schema)]
     both = pa.concat_tables([*old, rows])
     numbered = both.append_column("place", pa.array(range(both.num_rows), pa.int64()))
-    last = numbered.group_by(names).aggregate([("place", "max")])
+    last = numbered.group_by(names, use_threads=False).aggregate([("place", "max")])
     return both.take(last.column("place_max")).sort_by([(name, "ascending") for name in names])
 
 

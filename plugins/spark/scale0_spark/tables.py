@@ -10,6 +10,7 @@ the work was done by a cluster.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
 SCHEMA = "scale0.table/2"
 MARK = b"scale0.mark"
 """Where the mark stands in the Parquet file's metadata."""
+COVERAGE = b"scale0.coverage"
+"""Where it stands there which events the table was made of."""
 MOST_ITEMS = 2000
 """How many rows stand in the JSON beside a table."""
 TIME = "window_start"
 """Tables with this column tell what was when: of them, the newest rows are of interest."""
+
+LOCK = ".lock"
+"""A file that is locked while tables of its folder are changed."""
 
 SUMS = "sums_of_"
 """What the sums are called from which a stream finishes a table; they are kept beside it, and tell people nothing."""
@@ -67,6 +73,33 @@ class TableDamagedError(Scale0Error):
     """A file of a table cannot be read."""
 
     exit_code = Exit.DATA
+
+
+class RowsLostError(Scale0Error):
+    """A table would have fewer rows than before, though nobody asked for that."""
+
+    exit_code = Exit.NEGATIVE
+
+
+@attrs.frozen
+class Coverage:
+    """Which events a table was made of: those from `since` on and before `until`; None for all."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    first: date | None = None
+    """The first day of which events were stored; None if that is not known."""
+
+    def as_json(self) -> dict[str, str | None]:
+        """Return it as JSON has it."""
+        return {key: None if value is None else str(plain(value)) for key, value in attrs.asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, str | None]) -> Coverage:
+        """Return what `as_json` made."""
+        since, until = (datetime.fromisoformat(text) if (text := found[key]) else None for key in ("since", "until"))
+        first = found["first"]
+        return cls(since, until, date.fromisoformat(first) if first else None)
 
 
 @attrs.frozen
@@ -103,21 +136,26 @@ def file_of(out: Path, name: str) -> Path:
     return out / name / f"{name}.parquet"
 
 
-def write(out: Path, name: str, table: pa.Table, now: datetime | None = None) -> Entry:
-    """Write a table, or put it in the place of the one that is there."""
+def write(
+    out: Path, name: str, table: pa.Table, now: datetime | None = None, coverage: Coverage | None = None
+) -> Entry:
+    """Write a table, or put it in the place of the one that is there; when it returns, the table is on disk."""
     import pyarrow.parquet as pq
 
+    covered = (coverage or Coverage()).as_json()
     path, mark = file_of(out, name), secrets.token_hex(8)
     path.parent.mkdir(parents=True, exist_ok=True)
     for place in (path, out / f"{name}.json"):
         _remove_leftovers(place)
     with beside(path) as file:
-        pq.write_table(table.replace_schema_metadata({MARK: mark}), file, compression="zstd")
+        noted = {MARK: mark, COVERAGE: json.dumps(covered)}
+        pq.write_table(table.replace_schema_metadata(noted), file, compression="zstd")
         size = os.fstat(file.fileno()).st_size
     written = (now or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat(timespec="seconds")
     entry = _described(name, table, written, size)
     with beside(out / f"{name}.json") as file:
-        file.write(json.dumps(_as_json(entry, table, mark), ensure_ascii=False, allow_nan=False).encode())
+        told = {**_as_json(entry, table, mark), "coverage": covered}
+        file.write(json.dumps(told, ensure_ascii=False, allow_nan=False).encode())
     return entry
 
 
@@ -136,13 +174,35 @@ def read(out: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table
 
     path = file_of(out, name)
     try:
-        with path.open("rb") as file:  # opened once: a table that is replaced meanwhile is still read whole
-            return pq.read_table(file, columns=columns).replace_schema_metadata(None)
+        # Opened once, by Arrow itself: a table that is replaced meanwhile is still read whole. With a file of Python,
+        # or by `read_table`, threads of Arrow let go of Python's objects, which aborts a process that exits then.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            return file.read(columns, use_threads=False).replace_schema_metadata(None)
     except FileNotFoundError:
         raise _missing(out, name) from None
     except (pa.ArrowException, OSError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TableDamagedError(f"{path} cannot be read", why, "nothing was read", "run the job again") from error
+        remedy = "make it anew: run the job with --replace"
+        raise TableDamagedError(f"{path} cannot be read", why, "nothing was read", remedy) from error
+
+
+def coverage(out: Path, name: str) -> Coverage | None:
+    """Return which events a table was made of, all if it does not say so; None if there is no table."""
+    path = file_of(out, name)
+    if not path.exists():
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return Coverage.from_json(json.loads(_metadata(path)[COVERAGE]))
+    return Coverage()
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Have the tables of a folder to oneself: who reads one to write it anew loses nothing of another's."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # it goes with the file, also when the process is killed
+        yield
 
 
 def entry(out: Path, name: str) -> Entry:
@@ -218,10 +278,14 @@ def _newest(table: pa.Table) -> pa.Table:
 
 def _mark(path: Path) -> str | None:
     """Give the mark of a table's file; None if it has none."""
+    found = _metadata(path).get(MARK)
+    return None if found is None else found.decode()
+
+
+def _metadata(path: Path) -> Mapping[bytes, bytes]:
     import pyarrow.parquet as pq
 
-    found = (pq.read_metadata(path).metadata or {}).get(MARK)
-    return None if found is None else found.decode()
+    return pq.read_metadata(path).metadata or {}
 
 
 def _as_json(entry: Entry, table: pa.Table, mark: str) -> dict[str, Any]:
@@ -275,6 +339,16 @@ def beside(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -256,7 +256,7 @@ def test_what_tables_depend_on_comes_to_the_jobs_and_to_streams(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     told: dict[str, Any] = {}
-    monkeypatch.setattr(running, "run_jobs", lambda *given: told.update(options=given[-1]) or [])
+    monkeypatch.setattr(running, "run_jobs", lambda *given, **_: told.update(options=given[-1]) or [])
     monkeypatch.setattr(running, "run_streams", lambda *_, **given: told.update(given) or {})
     some, others = ("--accuracy", "50", "--half-life", "2", "--weeks", "6"), ("--deviation", "3", "--per-server", "5")
     done = call(*words, *some, *others, "--utilisation", "0.5", "--events", str(tmp_path), "--out", str(tmp_path))

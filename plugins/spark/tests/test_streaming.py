@@ -230,12 +230,14 @@ def test_windows_are_kept_by_their_distance_from_the_newest():
 
 
 def run_once(
-    spark: SparkSession, name: str, events: Path, tables: Store, checkpoint: Path, options: Options | None = None
-) -> None:
+    spark: SparkSession, name: str, events: Path, tables: Store, checkpoint: Path, options: Options | None = None,
+    *, replace: bool = False,
+) -> None:  # fmt: skip
     """Take in what is there."""
     stream = STREAMS[name]
     source = stream_events(spark, str(events), stream.kinds)
-    query = start(stream, source, tables, str(checkpoint), options=options, trigger={"availableNow": True})
+    trigger: dict[str, str | bool] = {"availableNow": True}
+    query = start(stream, source, tables, str(checkpoint), options=options, trigger=trigger, replace=replace)
     assert query.awaitTermination(600)
 
 
@@ -246,7 +248,7 @@ def test_with_a_new_checkpoint_a_table_begins_anew(spark: SparkSession, tmp_path
     store(tmp_path / "one", before, "piece")
     run_once(spark, name, tmp_path / "one", tables, tmp_path / "checkpoint", options)
     store(tmp_path / "two", after, "piece")
-    run_once(spark, name, tmp_path / "two", tables, tmp_path / "another", options)
+    run_once(spark, name, tmp_path / "two", tables, tmp_path / "another", options, replace=True)
     got = tables.read(name)
     assert got is not None
     stored = deduplicated(read_events(spark, str(tmp_path / "two")))

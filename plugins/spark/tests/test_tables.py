@@ -189,7 +189,7 @@ def test_beside_a_damaged_table_the_others_are_listed(tmp_path: Path, capsys: py
     assert tables.entries(tmp_path) == found.entries
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("the table popularity is left out: ")
-    assert line.endswith("; run the job again")
+    assert line.endswith("; make it anew: run the job with --replace")
     listed = CliRunner().invoke(command.main, ["tables", "--out", str(tmp_path), "-o", "json"])
     assert [item["table"] for item in json.loads(listed.stdout)["items"]] == ["anomalies", "trends_day"]
     assert (listed.stderr, listed.exit_code) == (f"{line}\n", 1)

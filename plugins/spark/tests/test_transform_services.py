@@ -457,7 +457,8 @@ def weeks_of_requests() -> list[Row]:
     [
         ((), [3 * WEEK, 5 * WEEK, 5 * WEEK + DAY]),
         (("--since", after(4 * WEEK).isoformat()), [5 * WEEK, 5 * WEEK + DAY]),
-        (("--since", after(5 * WEEK + 1).isoformat()), [5 * WEEK + DAY]),
+        (("--since", after(5 * WEEK + 1).isoformat()), [5 * WEEK, 5 * WEEK + DAY]),  # the hour as a whole
+        (("--since", after(5 * WEEK + HOUR).isoformat()), [5 * WEEK + DAY]),
         (("--since", after(5 * WEEK).isoformat(), "--until", after(5 * WEEK + DAY).isoformat()), [5 * WEEK]),
         (("--until", after(4 * WEEK).isoformat()), [3 * WEEK]),
         (("--since", after(5 * WEEK).isoformat(), "--weeks", "2"), [5 * WEEK + DAY]),  # 10 and 50 before

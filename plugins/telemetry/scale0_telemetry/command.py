@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,20 +229,21 @@ def _read(
 ) -> list[dict[str, Any]]:  # fmt: skip
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    tests = [pc.field("service") == service] if service is not None else []
-    tests += [pc.field("ts") >= pa.scalar(since)] if since else []
-    tests += [pc.field("ts") < pa.scalar(until)] if until else []
+    # masks, and no expressions: those are for threads of Arrow
+    tests: list[tuple[str, Callable[..., Any], Any]] = []
+    tests += [("service", pc.equal, service)] if service is not None else []
+    tests += [("ts", pc.greater_equal, since)] if since else []
+    tests += [("ts", pc.less, until)] if until else []
     rows: list[dict[str, Any]] = []
     for segment in segments:
         try:
-            table = pq.ParquetFile(segment.path).read()
+            table = segment.table()
         except (OSError, pa.ArrowException) as error:
             kit.say(f"{segment.path} cannot be read: {error}")
             continue
-        for test in tests:
-            table = table.filter(test)
+        for column, test, value in tests:
+            table = table.filter(test(table[column], pa.scalar(value, table.schema.field(column).type)))
         table = table.sort_by([("ts", "ascending"), ("seq", "ascending")])
         table = table.slice(max(0, table.num_rows - limit))
         rows = _last([*rows, *({"kind": segment.kind, **row} for row in table.to_pylist())], limit)

@@ -98,6 +98,14 @@ class Segment:
         except (OSError, pa.ArrowException):
             return 0
 
+    def table(self) -> Any:
+        """Read all of its events; raise OSError or pa.ArrowException if that cannot be done.
+
+        No thread of Arrow takes part: one that still lets go of something when a command exits would abort it.
+        """
+        with pq.ParquetFile(self.path, pre_buffer=False) as file:
+            return file.read(use_threads=False)
+
     def span(self) -> tuple[str | None, str | None]:
         """When the first and the last of its events happened, as its footer says; None if that cannot be read."""
         try:

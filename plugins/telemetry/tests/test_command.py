@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 
@@ -126,3 +127,20 @@ def test_a_file_that_is_broken_is_told_and_passed_over(folder, tmp_path):
     assert done.returncode == 0
     assert "cannot be read" in done.stderr
     assert answer("ls", "--events", tmp_path)["items"][0]["events"] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+@pytest.mark.parametrize(
+    "words", [["ls"], ["show", "--service", "echo", "--since", "2026-03-02", "--until", "2030-01-01"]]
+)
+def test_reading_events_leaves_no_threads_that_would_abort_the_process_at_its_exit(folder, words):
+    code = (
+        "import os, sys\nfrom scale0_telemetry.command import main\nmain(sys.argv[1:], standalone_mode=False)\n"
+        "names = [open(f'/proc/self/task/{each}/comm').read().strip() for each in os.listdir('/proc/self/task')]\n"
+        "print('threads', sum(name != 'jemalloc_bg_thd' for name in names))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--events", str(folder)], capture_output=True, encoding="utf-8",
+        timeout=120, check=False, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "threads 1", done.stderr

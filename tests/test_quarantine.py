@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,18 +111,21 @@ def test_a_quarantined_service_is_seen_by_all_and_can_be_resumed(broker: Any, sc
 
 def test_its_own_socket_serves_again_and_an_address_that_is_taken_is_told(broker: Any):
     address = broker.address("glass", "main")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer, context.socket(zmq.ROUTER) as other:
-        peer.linger = other.linger = 0
+    path = Path(address.removeprefix("ipc://"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer, socket.socket(socket.AF_UNIX) as other:
+        peer.linger = 0
         peer.connect(address)
         for _ in range(2):
             peer.send_multipart([b"", b"BAD"])
         while not manage(broker, "state")[1]["quarantined"]:
             pass
-        other.bind(address)
+        other.bind(str(path))
+        other.listen()
         code, reason = manage(broker, "resume", name="glass")
         assert (code, "in use" in reason) == (500, True)
         assert manage(broker, "state")[1]["quarantined"], "it stays where it was"
         other.close()
+        path.unlink()
         assert manage(broker, "resume", name="glass") == (200, {"resumed": ["glass"]})
         peer.send_multipart([b"", b"hello"])
         assert peer.poll(20_000)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import attrs
 
 from scale0_core.broker.jobs import JobQueue
-from scale0_core.broker.outbox import GONE
+from scale0_core.broker.outbox import GONE, MALFORMED
 from scale0_core.errors import ServiceFaultError
 from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
@@ -46,9 +46,6 @@ STUCK_PAUSE = 0.1
 
 CAUGHT = (Exception, SystemExit)
 """What a service may raise without ending the broker: a call of sys.exit() in a library is no reason either."""
-
-MALFORMED = "malformed"
-"""The reason of a send that was not (socket name, tuple of frames)."""
 
 BUSY = 4
 """So many messages of one service in a turn are a sign that more will follow at once."""
@@ -358,11 +355,6 @@ class Seat:
             self._guarded(
                 "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
             )
-
-    @property
-    def wants_delays(self) -> bool:
-        """Whether the service must know when its messages really leave."""
-        return self._delayed is not None
 
     def delayed(self, waiting: Sequence[Send], sent: Sequence[Send], now: float) -> None:
         """Tell the service which of its messages have to wait, and which of those that waited have left."""

@@ -109,8 +109,9 @@ class LimitSettings:
     )
     job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
     outbox_bytes: int = setting(
-        16 * MIB,
-        "Bytes kept for peers of one service that read too slowly; beyond that, messages to them are dropped.",
+        128 * MIB,
+        "Bytes kept for peers of one service that read too slowly, with the overhead of each message; a peer may use "
+        "as many as are still free, so at most half. Beyond that, messages to it are dropped and counted.",
         validator=not_negative,
     )
 

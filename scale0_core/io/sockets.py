@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket as bsd
@@ -66,6 +67,8 @@ class OpenSocket:
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wire: WireSettings) -> OpenSocket:
     """Open one endpoint: all its addresses, or none and an AddressError."""
+    if endpoint.kind is SocketKind.ROUTER:
+        _seed_routing_ids()
     socket = context.socket(getattr(zmq, endpoint.kind.value))
     bound: list[str] = []
     try:
@@ -83,6 +86,15 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
         OpenSocket(socket, tuple(bound)).close()
         raise
     return OpenSocket(socket, tuple(bound), endpoint.connect)
+
+
+def _seed_routing_ids() -> None:
+    """Make the routing ids of the next ROUTER's nameless peers unpredictable.
+
+    libzmq 4.3.5 counts them up from a value of C's ``rand``, which it never seeds: they would be the same in every
+    process, and a peer that claims one of them in advance makes libzmq abort when it comes to that number.
+    """
+    ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
 
 
 def _has_peer(socket: zmq.Socket[bytes], routing_id: bytes) -> bool:

@@ -91,6 +91,16 @@ def installed_formats() -> list[str]:
     return sorted({entry.name for entry in metadata.entry_points(group=FORMATS)})
 
 
+def format_plugins() -> dict[str, str]:
+    """Return the plugin of each type of configurations that is installed: that of the same distribution."""
+    plugins = {found.distribution: found.name for found in installed_plugins().values()}
+    found = {}
+    for entry in metadata.entry_points(group=FORMATS):
+        distribution = entry.dist.metadata["Name"] if entry.dist is not None else ""
+        found[entry.name] = plugins.get(distribution, f"config_{entry.name.lower()}")
+    return dict(sorted(found.items()))
+
+
 def load_format(name: str) -> Format:
     """Load the plugin for a type of configurations, such as ``JSON``. Do it once: it looks at all that is installed.
 
@@ -141,6 +151,10 @@ class PluginSet:
             self.fail(name, _wrong_hook(name, error))
         except CAUGHT as error:
             self.fail(name, _raised(name, "scale0_plugin_info", error))
+
+    def formats(self) -> list[str]:
+        """List the types of configurations whose plugins are loaded."""
+        return [name for name, plugin in format_plugins().items() if plugin in self.plugins]
 
     def fail(self, name: str, error: PluginError) -> None:
         """Leave a plugin out and remember why."""

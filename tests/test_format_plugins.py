@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import stevedore
+import zmq
 
 from scale0_core.config.tree import Node
 from scale0_core.errors import (
@@ -19,7 +21,7 @@ from scale0_core.errors import (
     PluginError,
     PluginImportError,
 )
-from scale0_core.plugins import installed_formats, load_format
+from scale0_core.plugins import format_plugins, installed_formats, load_format
 
 GOOD = """
 class Good:
@@ -135,3 +137,34 @@ def test_a_node_is_written_with_its_name_and_read_as_the_child_of_one_without(na
     found = load_format(name)
     assert found.read(found.write(node)) == Node("", None, (node,))
     assert found.write(Node("", None, (node,))) == found.write(node)
+
+
+# which formats a broker uses
+
+
+@pytest.mark.parametrize(
+    ("plugins", "types"),
+    [(["config_xml"], ["XML"]), (["config_zfl", "config_json"], ["JSON", "ZFL"]), ([], []), (None, None)],
+)
+def test_a_broker_offers_the_formats_whose_plugins_are_enabled(scale0_broker, plugins, types):
+    broker = scale0_broker(settings={"broker": {"plugins": plugins}} if plugins is not None else {})
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger = 0
+        peer.connect(broker.address("scale0", "frontend"))
+        for kind in ("JSON", "XML", "ZFL"):
+            peer.send_multipart([b"S0C01", b"CHECKCONFIG", json.dumps({"identity": "c", "config_type": kind}).encode()])
+            assert peer.poll(20_000)
+            _, command, options, *_ = peer.recv_multipart()
+            if types is None or kind in types:
+                assert command == b"CONFIG"
+            else:
+                assert (command, json.loads(options)["code"], json.loads(options)["types"]) == (b"ERROR", 415, types)
+    warned = [line for line in broker.log if line["event"].startswith("no format of configurations is enabled")]
+    assert bool(warned) == (types == [])
+
+
+def test_formats_are_of_the_plugin_of_their_distribution():
+    found = format_plugins()
+    assert {name: found[name] for name in ("JSON", "XML", "ZFL")} == {
+        "JSON": "config_json", "XML": "config_xml", "ZFL": "config_zfl"
+    }  # fmt: skip

@@ -54,6 +54,14 @@ class Connections:
         """Tell whether there is anything to do."""
         return ((effect.socket, effect.address) in self._ids) is isinstance(effect, Disconnect)
 
+    def made(self) -> list[Connect]:
+        """List the connections that the service asked for at run time."""
+        return [
+            Connect(socket, address, routing_id)
+            for (socket, address), routing_id in self._ids.items()
+            if address not in self._endpoints[socket].connect
+        ]
+
     def connected(self, effect: Connect) -> None:
         """Note a connection that was made."""
         self._ids[effect.socket, effect.address] = effect.routing_id

@@ -36,6 +36,8 @@ MOST_SECOND_TRIES = 10_000
 STEP_MS = 50
 """Milliseconds to which the time left is rounded up that a worker is told, so that few options have to be written."""
 
+QUARANTINED = "quarantined: the service failed too often and is not called"
+
 MOST_SERVICES_KNOWN = 10_000
 """Workers choose the names; beyond so many, those that nobody offers any more are forgotten."""
 
@@ -76,6 +78,8 @@ class Dispatcher:
         self.frontends: dict[ClientKey, Frontend] = {}
         self.tasks: dict[bytes, Task] = {}
         self.counts = DispatchCounts()
+        self.quarantined: set[bytes] = set()
+        """Services of plugins that are no longer called."""
         self.closed = False
         """True while the broker is disabled: what comes back from a worker waits."""
         self.telling: Telling | None = None
@@ -232,11 +236,14 @@ class Dispatcher:
         service: ServiceQueue | None = None,
     ) -> Send:
         """Give a task back that was not taken."""
+        reason = _REFUSALS[code]
+        if body[0] in self.quarantined and code in (Code.NO_SERVICE, Code.UNAVAILABLE):
+            code, reason = Code.UNAVAILABLE, QUARANTINED
         if service is not None:
-            service.failed(_REFUSALS[code])
+            service.failed(reason)
         if self.telling is not None:
             self.telling.refused(body[0], now)
-        return task_error(key, envelope, code, _REFUSALS[code], body)
+        return task_error(key, envelope, code, reason, body)
 
     def _fail(self, task: Task, code: Code, reason: str, now: float, worker: Worker | None, outcome: str) -> Send:
         if self.telling is not None:

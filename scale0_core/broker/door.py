@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from scale0_core.broker.dispatch import QUARANTINED
 from scale0_core.broker.hosting import DOOR, Host
 from scale0_core.broker.inner_worker import LARGEST_FRAME, MOST_FRAMES
 from scale0_core.broker.seat import Seat, SeatLimits
@@ -152,7 +153,7 @@ class SeatWithDoor(Seat):
         super()._failed(where, error, now)
         if self.quarantined and self.leave is not None:
             for ticket in list(self._open):
-                self._fail(ticket, Code.UNAVAILABLE, "the service failed too often and is out of order", now)
+                self._fail(ticket, Code.UNAVAILABLE, QUARANTINED, now)
             leave, self.leave, self.answer = self.leave, None, None
             leave(now)
 
@@ -166,7 +167,9 @@ class BrokerSeat(Seat):
         self._hosting, self._open = service.hosting, service.dispatcher.tasks
         self._doors: dict[bytes, SeatWithDoor] = {}
         self._others: list[Seat] = []
+        self._provider = ""
         service.on_state = self._pass_on_state
+        service.quarantined, service.resume = self._quarantined, self._resume
         self.pass_in: Callable[[SeatWithDoor, Frames, float], None] = SeatWithDoor.take_task
         """Gives a task to a service; the loop looks at the clock around it."""
 
@@ -191,9 +194,30 @@ class BrokerSeat(Seat):
         for seat in self._others:
             seat.suspend(reason, drain_until)
 
+    def _quarantined(self) -> list[dict[str, Any]]:
+        """List the services that are quarantined, of which plugin, and why."""
+        return [
+            {"service": seat.service.name, "plugin": seat.plugin, "errors": seat.counts.errors,
+             "last_error": seat.counts.last_error}
+            for seat in self._others
+            if seat.quarantined
+        ]  # fmt: skip
+
+    def _resume(self, name: str, now: float) -> list[str]:
+        """Take the quarantined services of a plugin, or one by its own name, out of quarantine; return their names.
+
+        Raise a Scale0Error if a socket cannot be opened again.
+        """
+        found = [seat for seat in self._others if seat.quarantined and name in (seat.plugin, seat.service.name)]
+        for seat in found:
+            seat.resume()
+            if isinstance(seat, SeatWithDoor):
+                self.open_door(seat, self._provider, now)
+        return [seat.service.name for seat in found]
+
     def open_door(self, seat: SeatWithDoor, provider: str, now: float) -> None:
         """Let a service take tasks."""
-        name = seat.service.name
+        name, self._provider = seat.service.name, provider
         self._doors[name.encode()] = seat
         seat.answer = lambda frames, now: self.receive(DOOR, [(name.encode(), *frames)], now)
         seat.leave = lambda now: self._collect(self._hosting.leave(name, now))

@@ -40,6 +40,7 @@ class Hosting:
     def host(self, host: Host, now: float) -> list[Send]:
         """Let a service take tasks from now on."""
         name = host.service
+        self._dispatcher.quarantined.discard(name.encode())
         worker = HostedWorker((DOOR, name.encode()), f"{host.provider}.{name}", now, 0.0)
         worker.given, worker.forget = host.given, host.forget
         worker.window = worker.limit = WINDOW
@@ -64,5 +65,6 @@ class Hosting:
         return sends
 
     def leave(self, name: str, now: float) -> list[Send]:
-        """Give a service no more tasks; what it has goes to others, or ends in an error."""
+        """Give a service that is quarantined no more tasks; what it has goes to others, or ends in an error."""
+        self._dispatcher.quarantined.add(name.encode())
         return self._dispatcher.lose(self._workers.pop(name), ClientEvent.LEAVE, now)

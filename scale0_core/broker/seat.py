@@ -102,6 +102,9 @@ class Seat:
         self.task = b""
         """The number of the task that the service is called with, if it is one; for the log."""
         self.on_quarantine: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+        self.reopen: Callable[[], None] | None = None
+        """Opens the sockets again, which are closed in quarantine; raises a Scale0Error if that cannot be."""
         self.suspended = ""
         """Why the service serves no peers, such as ``disabled``; empty while it does."""
         self._drain_until = -math.inf
@@ -373,6 +376,17 @@ class Seat:
         except CAUGHT as error:
             self._failed(where, error, now)
 
+    def resume(self) -> None:
+        """Take the service out of quarantine: its sockets are open again, and its budget of errors is whole."""
+        if self.reopen is not None:
+            self.reopen()
+        self.quarantined = False
+        self._recent_errors.clear()
+        self._logged.clear()
+        self.log.warning("service resumed after quarantine", service=self.service.name, plugin=self.plugin)
+        if self.on_resume is not None:
+            self.on_resume()
+
     def _drop(self, reason: str, count: int) -> None:
         if count:
             self.counts.dropped[reason] += count
@@ -404,7 +418,7 @@ class Seat:
                 plugin=self.plugin,
                 errors=self.counts.errors,
                 within=f"{self.limits.errors_window:g}s",
-                next="scale0 plugins doctor; then restart the broker",
+                next=f"scale0 plugins doctor; then scale0 plugins resume {self.plugin}, or restart the broker",
             )
             if self.on_quarantine is not None:
                 self.on_quarantine()

@@ -34,7 +34,7 @@ from scale0_core.broker.workers import ClientKey, Worker
 from scale0_core.config.changes import Changes
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
-from scale0_core.errors import FormatError
+from scale0_core.errors import FormatError, Scale0Error
 from scale0_core.events import CONFIG_CHANGE, Event
 from scale0_core.logs import get_logger, printable
 from scale0_core.packing import Packing
@@ -103,6 +103,9 @@ class BrokerService:
         self._state = state
         self.on_state: Callable[[], None] | None = None
         """Called when the broker is in another state."""
+        self.quarantined: Callable[[], list[dict[str, Any]]] = list
+        self.resume: Callable[[str, float], list[str]] = lambda name, now: []
+        """What the services of plugins are asked, and told, where there are some."""
         self.counts: Counter[str] = Counter()
         self.registry = registry
         self._store, self._wall_time = store, wall_time
@@ -553,6 +556,7 @@ class BrokerService:
                 "clear_error_client", "operator", "forgive silenced connections", self._clear_error_client
             ),
             ManagementCommand("kick", "operator", "disconnect a worker by its identity", self._kick),
+            ManagementCommand("resume", "operator", "take a service out of quarantine", self._resume),
             ManagementCommand("disable", "admin", "answer nothing but enable", self._disable),
             ManagementCommand("enable", "admin", "answer again", self._enable),
             ManagementCommand("reload_config", "admin", "read the configuration again", self._reload),
@@ -569,6 +573,7 @@ class BrokerService:
             "frontends": len(dispatcher.frontends),
             "services": len(dispatcher.services),
             "open_tasks": len(dispatcher.tasks),
+            "quarantined": self.quarantined(),
             "counts": {**attrs.asdict(dispatcher.counts), "crowded": self.negotiator.crowded, **self.counts},
         }, []
 
@@ -607,7 +612,8 @@ class BrokerService:
     def _hosted_row(self, entry: Provider, tasks: Mapping[str, Any]) -> dict[str, Any]:
         stats = self.registry.stats(entry.service, "hosted")
         told = {"service": entry.service, "kind": "hosted", "endpoints": list(entry.endpoints), "workers": 1}
-        return {**tasks, **told, "tasks": entry.tasks, "requests": stats.requests, "errors": stats.errors}
+        counted = {"requests": stats.requests, "errors": stats.errors, "last_error": stats.last_error}
+        return {**tasks, **told, "state": entry.state, "tasks": entry.tasks, **counted}
 
     def _list_peers(self, _: Arguments, now: float) -> Answer:
         own = self.running.network.identity
@@ -639,6 +645,16 @@ class BrokerService:
             effects.append((worker.key[0], (*envelope, wire.BACKEND, wire.DISCONNECTERROR, options)))
             effects += self.negotiator.drop(worker, ClientEvent.REFUSED, now)
         return {"kicked": len(found)}, effects
+
+    def _resume(self, arguments: Arguments, now: float) -> Answer:
+        name = arguments.get("name")
+        try:
+            resumed = self.resume(str(name), now)
+        except Scale0Error as error:
+            raise ManagementError(Code.FAILURE, f"{error.problem.what}: {error.problem.why}") from error
+        if not resumed:
+            raise ManagementError(Code.NO_SERVICE, f"no service of {printable(name)} is quarantined")
+        return {"resumed": resumed}, []
 
     def _disable(self, _: Arguments, now: float) -> Answer:
         return self._change_state(BrokerEvent.DISABLE), []

@@ -68,9 +68,11 @@ def status(**who: Any) -> None:
     state = request("state", **who)
     counts = state.pop("counts")
     state["config_hash"] = state["config_hash"][:12]
+    quarantined = state.pop("quarantined")
+    state["quarantined"] = [row["service"] for row in quarantined]
     told = {**state, "counts": ", ".join(f"{key}: {value}" for key, value in counts.items() if value) or "-"}
     if kit.output_format() != "table":
-        told["counts"] = counts
+        told |= {"counts": counts, "quarantined": quarantined}
     kit.emit("scale0.status/1", told)
     if state["state"] != "active":
         kit.finish(kit.Exit.NEGATIVE)
@@ -82,7 +84,19 @@ def status(**who: Any) -> None:
 def services(**who: Any) -> None:
     """List the services of a running broker: those of workers and those of plugins."""
     rows = request("list_services", **who)
-    names = ("service", "kind", "workers", "idle", "waiting", "requests", "errors", "p50_ms", "p95_ms", "p99_ms")
+    names = (
+        "service",
+        "kind",
+        "state",
+        "workers",
+        "idle",
+        "waiting",
+        "requests",
+        "errors",
+        "p50_ms",
+        "p95_ms",
+        "p99_ms",
+    )
     kit.emit("scale0.services/1", rows, {name: name.replace("_", " ") for name in names})
 
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scale0_core.cli import kit
+from scale0_core.cli.manage import broker_options, request
+
+ASKED_SECONDS = 2.0
+"""How long a running broker is asked for."""
 
 if TYPE_CHECKING:
     from scale0_core.cli.survey import Finding, Survey
@@ -75,14 +79,16 @@ def show(name: str, file: str | None) -> None:
 def doctor(name: str | None, file: str | None) -> None:
     """Try all plugins, or just NAME, and say of each problem what, why, what follows and what to do.
 
-    Services are made, but no socket is opened. Exits with 1 when anything is wrong.
+    Services are made, but no socket is opened. A broker that runs is asked for services in quarantine. Exits with 1
+    when anything is wrong.
     """
     from scale0_core.cli.survey import survey
 
     found = survey(file)
     if name is not None and name not in found.names():
         raise _missing(name, found)
-    findings = [finding for finding in found.findings() if name in (None, finding.plugin)]
+    problems = [*found.findings(), *_quarantined(found)]
+    findings = [finding for finding in problems if name in (None, finding.plugin)]
     rows = [
         {"plugin": f.plugin, "what": f.problem.what, "why": f.problem.why, "consequence": f.problem.consequence,
          "remedy": f.problem.remedy}
@@ -91,6 +97,40 @@ def doctor(name: str | None, file: str | None) -> None:
     kit.emit("scale0.plugin-problems/1", rows, show=lambda: _show_findings(found, name, findings))
     if findings:
         kit.finish(kit.Exit.NEGATIVE)
+
+
+@plugins.command()
+@click.argument("plugin")
+@broker_options
+@kit.output_option
+def resume(plugin: str, **who: Any) -> None:
+    """Take the services of PLUGIN out of quarantine, in the broker that runs.
+
+    They go on with what they had in memory, with their sockets open and their count of errors at zero.
+    """
+    kit.emit("scale0.plugin-resumed/1", request("resume", {"name": plugin}, **who))
+
+
+def _quarantined(found: Survey) -> list[Finding]:
+    """Ask the broker that runs with this configuration, if one does, for services in quarantine."""
+    from scale0_core.cli.survey import Finding
+    from scale0_core.config.folders import broker_context
+
+    address = f"ipc://{broker_context(found.core.broker, os.environ).runtime_dir}/management"
+    try:
+        state = request("state", address=address, user=None, name=found.core.broker.name, timeout=ASKED_SECONDS)
+    except kit.Scale0Error:
+        return []  # none runs, or not this version
+    return [Finding(row["plugin"], _in_quarantine(row)) for row in state.get("quarantined", ())]
+
+
+def _in_quarantine(row: dict[str, Any]) -> kit.Problem:
+    return kit.Problem(
+        f"the service {row['service']} is quarantined",
+        f"it raised {row['errors']} exceptions, the last one {row['last_error']}",
+        "it is not called, its sockets are closed, and tasks for it get 503",
+        f"fix the cause, then: scale0 plugins resume {row['plugin']}",
+    )
 
 
 def _row(found: Survey, name: str) -> dict[str, Any]:

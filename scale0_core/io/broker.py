@@ -33,6 +33,7 @@ from scale0_core.errors import (
     PluginStartError,
     RecordError,
     Scale0Error,
+    ServiceFaultError,
 )
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
@@ -104,6 +105,7 @@ class Broker:
                 )
             )
             seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
+            seat.on_resume = partial(context.registry.set_state, service, provider, "responsive")
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
         self._open_doors(provider)
 
@@ -147,6 +149,11 @@ class Broker:
             self.plugins.stopping(self.running())
         finally:
             self.close()
+        if self.loop.failed:
+            raise ServiceFaultError(
+                "the broker's own service failed too often", self.loop.failed,
+                "the broker has stopped, since nobody could reach or manage it", "restart it, and report the log",
+            )  # fmt: skip
 
     def serve(self) -> None:
         """Be the whole process: open, and run until TERM or INT; a second signal ends the process at once."""
@@ -191,7 +198,7 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
-        self.plugins.add("network", NetworkPlugin(self.config, self._faults))
+        self.plugins.add("network", NetworkPlugin(self.config, self._faults, self.plugins.formats))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():

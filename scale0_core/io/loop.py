@@ -121,6 +121,8 @@ class Loop:
         self._busy: tuple[Station, str, Port] | None = None
         """The one socket that had messages in the last turn, if it had many."""
         self._slow_after = self.limits.slow_call_ms / 1000
+        self.failed = ""
+        """The last error of the broker's own service, when it failed so often that the loop stopped."""
         self._stopping = False
         self._closed = False
 
@@ -136,17 +138,8 @@ class Loop:
             dict(seat.service.endpoints), insecure=self.settings.insecure, linger=self.settings.linger_ms / 1000
         )
         station = Station(seat, Outbox(routers, self.limits.outbox_bytes), connections)
-        try:
-            for name, endpoint in seat.service.endpoints.items():
-                opened = open_socket(self._context, endpoint, self.settings)
-                station.sockets[name] = opened
-                station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
-                if endpoint.watch_peers:
-                    monitor = opened.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-                    station.monitors[name] = (self.wire.port(monitor, None), monitor)
-        except BaseException:
-            station.close()
-            raise
+        self._open(station)
+        seat.reopen = lambda: self._open(station)
         seat.collects_later = True
         if isinstance(seat, BrokerSeat):
             seat.pass_in = self._pass_in
@@ -155,6 +148,23 @@ class Loop:
         if self._observes_events:
             self._ask_for_events(station)
         return station
+
+    def _open(self, station: Station) -> None:
+        """Open the sockets of a service, all or none, and listen to them from the next turn on."""
+        try:
+            for name, endpoint in station.seat.service.endpoints.items():
+                opened = open_socket(self._context, endpoint, self.settings)
+                station.sockets[name] = opened
+                station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
+                if endpoint.watch_peers:
+                    monitor = opened.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+                    station.monitors[name] = (self.wire.port(monitor, None), monitor)
+            for effect in station.connections.made():  # before a quarantine
+                station.sockets[effect.socket].connect(effect)
+        except BaseException:
+            station.close()
+            raise
+        self._poller = None
 
     def remove(self, station: Station) -> None:
         """Close the sockets of a service and forget it."""
@@ -379,6 +389,9 @@ class Loop:
             if seat.quarantined and station.sockets:
                 station.close()
                 self._poller = None
+                if isinstance(seat, BrokerSeat):
+                    self.failed = seat.counts.last_error
+                    self.stop()
         self._report(now, received, sent, failed)
 
     def _report(self, now: float, received: dict[str, int], sent: int, failed: list[tuple[str, SendFailure]]) -> None:

@@ -25,7 +25,7 @@ from scale0_core.errors import ConfigDataError, ConfigError, Fault, PluginError,
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
-from scale0_core.plugins import installed_formats, load_format
+from scale0_core.plugins import load_format
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Service
 
@@ -180,6 +180,7 @@ class ConfigStore:
     def __init__(self, folder: Path, config: BrokerConfig, writers: Mapping[str, Writer], check: Check) -> None:
         self._started = self._read = config
         self._check = check
+        self.writers = writers
         self._files = FileStore(folder, self._network, writers)
         self.load_state = self._files.load_state
         self.load_config = self._files.load_config
@@ -218,12 +219,14 @@ class ConfigStore:
 class NetworkPlugin:
     """The Scale0 protocol as a plugin of the core's own.
 
-    ``check`` lists what else is wrong in a configuration with which the broker could not be started again.
+    ``check`` lists what else is wrong in a configuration with which the broker could not be started again. ``formats``
+    lists the types of configurations that are enabled.
     """
 
-    def __init__(self, config: BrokerConfig, check: Check = lambda config: []) -> None:
+    def __init__(self, config: BrokerConfig, check: Check, formats: Callable[[], Iterable[str]]) -> None:
         self._config = config
         self._check = check
+        self._formats = formats
         self._service: BrokerService | None = None
 
     @hookimpl
@@ -235,13 +238,20 @@ class NetworkPlugin:
     def scale0_services(self, context: BrokerContext) -> Iterable[Service]:
         """Make the broker's own service."""
         network = self._config.core.network
-        store = ConfigStore(Path(context.data_dir) / "network", self._config, format_writers(), self._check)
+        store = ConfigStore(
+            Path(context.data_dir) / "network", self._config, format_writers(self._formats()), self._check
+        )
         sockets = NetworkSockets(
             frontend=_addresses(network.frontend_port, network, context),
             backend=_addresses(network.backend_port, network, context),
             config=_addresses(network.config_pub_port, network, context),
             management=(context.address("ipc://{runtime}/management"),),
         )
+        if network.config_service and not store.writers:
+            LOG.warning(
+                "no format of configurations is enabled: clients get none, and know only the address they were given",
+                next="add config_json to broker.plugins, or set network.config_service = false",
+            )
         remote = {"frontend": sockets.frontend, "backend": sockets.backend}
         self._service = BrokerService(
             store.load_config(),
@@ -268,10 +278,10 @@ def _own_group(network: NetworkConfig) -> GroupConfig:
     return written[0] if written else GroupConfig(name=network.group)
 
 
-def format_writers() -> dict[str, Writer]:
-    """Give a writer of client configurations for every format that is installed."""
+def format_writers(names: Iterable[str]) -> dict[str, Writer]:
+    """Return a writer of client configurations for each of these formats; one that cannot be loaded is logged."""
     writers: dict[str, Writer] = {}
-    for name in installed_formats():
+    for name in names:
         try:
             writers[name] = partial(_write_client, load_format(name))
         except PluginError as error:

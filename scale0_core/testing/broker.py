@@ -24,7 +24,7 @@ import tomli_w
 
 from scale0_core.config.files import read_config
 from scale0_core.io.broker import Broker
-from scale0_core.plugins import PluginSet
+from scale0_core.plugins import PluginSet, format_plugins, installed_plugins
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -199,6 +199,8 @@ class BrokerStarter:
     ) -> ProcessBroker:
         """Start a broker in a process of its own; ``settings`` are like the tables of broker.toml.
 
+        ``plugins`` are started, and with them the installed formats of configurations; ``broker.plugins`` in the
+        settings is taken as it is.
         ``environment`` is added to the variables of the process, such as those of a `SlowDisk`.
         """
         config, name, folder = self._prepare("process", plugins, settings, name)
@@ -230,7 +232,7 @@ class BrokerStarter:
         own = {
             "broker": {
                 "name": name,
-                "plugins": list(plugins),
+                "plugins": [*plugins, *_formats(plugins)],
                 "runtime_dir": str(folder),
                 "data_dir": str(folder / "data"),
             }
@@ -238,6 +240,12 @@ class BrokerStarter:
         config = folder / "broker.toml"
         config.write_text(tomli_w.dumps(_merged(own, settings or {})), encoding="utf-8")
         return config, name, folder
+
+
+def _formats(plugins: Sequence[str]) -> list[str]:
+    """List the installed plugins for formats of configurations, with which clients find brokers and workers."""
+    installed = installed_plugins()
+    return [name for name in format_plugins().values() if name in installed and name not in plugins]
 
 
 def _merged(base: Settings, over: Settings) -> dict[str, Any]:

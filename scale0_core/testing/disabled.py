@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from scale0_core.client.link import client_socket
 from scale0_core.protocol import messages as wire
 from scale0_core.testing.broker import ProcessBroker, RealBroker
 
@@ -20,8 +21,7 @@ SILENCE_MS = 300
 def manage(broker: RealBroker, command: str, **arguments: Any) -> tuple[int, Any]:
     """Send a management request over the owner's socket; return the code and what was answered, or the reason."""
     request = wire.write_options(command=command, args=arguments)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
+    with zmq.Context() as context, client_socket(context, zmq.DEALER) as socket:
         socket.connect(broker.address("scale0", "management"))
         socket.send_multipart([wire.FRONTEND, wire.MANAGEMENTREQ, request])
         if not socket.poll(PATIENCE_MS):
@@ -44,8 +44,7 @@ def check_disabled(
     ``request`` is what a DEALER sends; ``answered`` tells its answer from what else may come, such as a heartbeat. Ends
     the broker.
     """
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-        peer.linger = 0
+    with zmq.Context() as context, client_socket(context, zmq.DEALER) as peer:
         peer.connect(broker.address(service, socket))
         _ask(peer, request, answered)
         assert manage(broker, "disable") == (200, {"state": "disabled"})

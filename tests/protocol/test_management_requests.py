@@ -16,7 +16,7 @@ USERS = (User("ada", "secret", "admin"), User("oscar", "secret", "operator"), Us
 COMMANDS = {
     "state": "viewer", "list_clients": "viewer", "list_services": "viewer", "list_peers": "viewer",
     "list_error_clients": "viewer", "config": "viewer", "clear_error_client": "operator", "kick": "operator",
-    "disable": "admin", "enable": "admin", "reload_config": "admin",
+    "resume": "operator", "disable": "admin", "enable": "admin", "reload_config": "admin",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("quick_passwords")
@@ -201,7 +201,7 @@ def test_state_shows_totals(talk):
     counts = shown.pop("counts")
     assert shown == {
         "identity": "b1", "state": "active", "config_version": 1, "config_hash": "hash-1",
-        "workers": 1, "frontends": 1, "services": 1, "open_tasks": 1,
+        "workers": 1, "frontends": 1, "services": 1, "open_tasks": 1, "quarantined": [],
     }  # fmt: skip
     assert (counts["malformed 400"], counts["forged_replies"]) == (1, 0)
 

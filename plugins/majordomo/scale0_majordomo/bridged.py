@@ -96,6 +96,10 @@ class BridgedMajordomo(MajordomoService):
         self._bridge.worker.undelivered(frames, now)
         return ()
 
+    def finishes(self, socket: str, frames: Frames) -> bool:
+        """Return whether a message comes from a worker, which may have requests that were taken before."""
+        return frames[0] in self._workers
+
     def on_stop(self, now: float) -> Iterable[Effect]:
         """Take leave of everybody."""
         return [*super().on_stop(now), *self._bridge.worker.leave()]

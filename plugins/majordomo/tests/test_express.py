@@ -55,7 +55,7 @@ def plain(effects):
 
 def figures(service):
     """Give all that the express may change."""
-    waiting = {name: (one.waiting, one.queue_bytes, one.dead, one.next_due) for name, one in service._services.items()}
+    waiting = {name: (one.waiting, one.queue_bytes, one.next_due) for name, one in service._services.items()}
     hands = {
         peer: (sorted(worker.in_hand), worker.heard, worker.sent, worker.queued)
         for peer, worker in service._workers.items()

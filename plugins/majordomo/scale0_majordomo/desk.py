@@ -81,7 +81,7 @@ class Request(RequestBase):
 class Worker(WorkerBase):
     """Somebody who offers a service."""
 
-    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "peer", "point")
+    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "name", "peer", "point")
 
     def __init__(
         self, peer: bytes, dialect: Dialect, envelope: Frames, service: Service, credit: int, now: float
@@ -94,6 +94,8 @@ class Worker(WorkerBase):
         self.service = service
         self.credit = credit
         self.in_hand = {}
+        self.name = ""
+        """What others may know it by: who knows a routing id may use it to keep the worker out."""
         self.label = printable(peer, LONGEST_LABEL)
         """The routing id as events tell it."""
         self.joined = self.heard = self.sent = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scale0_core.api import Effect, Frames
 from scale0_majordomo.queues import NEVER, FairQueue, Line, Share
@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from scale0_majordomo.desk import Parts, Request, Service, Worker
     from scale0_majordomo.dialects import Dialect
 
-__all__ = ["NEVER", "RequestBase", "ServiceBase", "WorkerBase"]
+__all__ = ["NEVER", "Inside", "Outcome", "RequestBase", "ServiceBase", "WorkerBase"]
+
+
+class Outcome(NamedTuple):
+    """How a request ended: with a reply, or with an error if there is a code."""
+
+    body: Frames
+    code: int = 0
+    reason: str = ""
+
+
+Inside = Callable[[Outcome, float], Iterable["Effect"]]
 
 
 class RequestBase:
@@ -57,8 +68,8 @@ class RequestBase:
     """What the client says about repetitions; None leaves it to the service."""
     priority = 0
     key = b""
-    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
-    """Takes the reply, or None when there is none, where the client is in the broker itself."""
+    inside: Inside | None = None
+    """Takes the outcome, where the client is in the broker itself."""
     part: Callable[[Frames], Iterable[Effect]] | None = None
     """Takes a part of the reply, where a client in the broker wants it as it comes."""
 

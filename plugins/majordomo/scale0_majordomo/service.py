@@ -14,7 +14,7 @@ from scale0_majordomo.backpressure import Backpressure
 from scale0_majordomo.desk import COUNTS, DRAINING, LONGEST_LABEL, SPARE, Parts, Request, Service, Worker, weigh
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.express import make_express
-from scale0_majordomo.records import NEVER
+from scale0_majordomo.records import NEVER, Outcome
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 from scale0_majordomo.telling import Observed
 from scale0_majordomo.titanic import Titanic
@@ -76,6 +76,7 @@ class MajordomoService(Observed, Backpressure):
         self._open: dict[Frames, Request] = {}
         """Requests of clients that gave them an id, by envelope and id."""
         self._addresses = count(1)
+        self._names = count(1)
         self._numbers = count()
         self._watch = WorkerWatch(settings, self._workers)
         self._timers: list[tuple[float, int, Request]] = []
@@ -254,8 +255,8 @@ class MajordomoService(Observed, Backpressure):
         known = self._services.get(service) or self._make(service)
         if titanic is None or known is None:
             return [] if titanic is None else titanic.executed(ident, None, now)
-        request = Request(b"%d" % next(self._addresses), MDP01, (b"",), known, body)
-        request.inside = lambda reply, then: titanic.executed(ident, reply, then)
+        request = Request(b"%d" % next(self._addresses), MDP01, (b"\0titanic",), known, body)
+        request.inside = titanic.taker(ident)
         effects = self._requested(request, now)
         self._tidy(known)
         return effects
@@ -345,6 +346,7 @@ class MajordomoService(Observed, Backpressure):
             return self._unknown(peer, said)
         assert credit is not None
         worker = self._workers[peer] = Worker(peer, said.dialect, said.envelope, service, credit, now)
+        worker.name = f"w{next(self._names)}"
         service.add(worker)
         if self._telling is not None:
             self._telling.joined(worker, now)
@@ -575,7 +577,7 @@ class MajordomoService(Observed, Backpressure):
             self._telling.answered(request, worker, body, now)
         if request.inside is not None:
             request.done = True
-            return [*request.inside(body, now), *self._give(worker, now)]
+            return [*request.inside(Outcome(body), now), *self._give(worker, now)]
         if request.dialect is OWN:
             self._finish(request)
             effect: Effect = (SOCKET, (*request.back, options, *body))
@@ -640,7 +642,7 @@ class MajordomoService(Observed, Backpressure):
         request.parts = None
         self._finish(request)
         if request.inside is not None:
-            return list(request.inside(None, self._now))
+            return list(request.inside(Outcome((), code, reason), self._now))
         return self._error(request.dialect, request.back, request.service.name, code, reason)
 
     def _error(self, dialect: Dialect, back: Frames, service: bytes, code: int, reason: str) -> list[Effect]:

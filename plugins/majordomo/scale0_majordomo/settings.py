@@ -62,8 +62,14 @@ class MajordomoSettings:
         True,
         "Let Scale0's workers and plugins be called by MDP, and MDP workers by Scale0's clients, through this broker.",
     )
-    bridge_frontend: str = setting("ipc://{runtime}/frontend", "Where the broker takes tasks.")
-    bridge_backend: str = setting("ipc://{runtime}/backend", "Where the broker takes workers.")
+    bridge_frontend: str = setting("", "Address at which a broker takes tasks; empty: this broker's own.")
+    bridge_backend: str = setting("", "Address at which a broker takes workers; empty: this broker's own.")
+    claim: float = setting(
+        600.0,
+        "Seconds for which a name that MDP workers have served stays theirs after the last one left: requests wait for "
+        "the next one rather than go to a service of Scale0 of the same name.",
+        validator=ge(0),
+    )
     titanic: bool = setting(False, "Offer titanic.request, titanic.reply and titanic.close: requests kept on disk.")
     titanic_expiry: float = setting(
         604800.0,

@@ -385,9 +385,8 @@ def test_a_reply_without_a_body_has_an_empty_frame_for_clients_of_mdp(parts):
         if peer == "c1":
             script.expect("requests", "c1", "", "MDPC01", "upper", *(parts or ("",)))
             continue
-        head = (*head[:1], "\x02", *head[2:], *more)
         for part in parts:
-            script.expect("requests", peer, *head, part)
+            script.expect("requests", peer, head[0], "\x02", *head[2:], *more, part)
         end = ("id", "upper", '{"empty":true}') if peer == "own" else ("upper",)
         script.expect("requests", peer, head[0], "\x03", *end, "")
 

@@ -353,8 +353,8 @@ def test_mmi_lists_services_workers_and_figures(majordomo):
     assert code == 200
     row = {"service": "echo", "silent_s": 1.5}
     assert rows == [
-        {**row, "peer": b"w1".hex(), "dialect": "0.1", "credit": 1, "in_hand": 1},
-        {**row, "peer": b"w2".hex(), "dialect": "scale0", "credit": 5, "in_hand": 0},
+        {**row, "worker": "w1", "dialect": "0.1", "credit": 1, "in_hand": 1},
+        {**row, "worker": "w2", "dialect": "scale0", "credit": 5, "in_hand": 0},
     ]
     assert len(majordomo.mmi("workers", "")[1]) == 3
     assert majordomo.mmi("workers", "nobody") == (200, [])

@@ -23,6 +23,7 @@ from scale0_core.client.errors import (
 )
 from scale0_core.logs import printable
 from scale0_core.protocol import messages as wire
+from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Options
 from scale0_core.protocol.options import LONGEST_SERVICE
 from scale0_core.service import MIB, Frames
@@ -209,7 +210,9 @@ class Calls:
             del self._by_number[body[1]]
         if "code" in terms:
             code, message = _code(terms)
-            self._fail(call, RemoteError(message, code, service=_name(call)))
+            late = code == Code.DEADLINE  # a worker that waits for others has deadlines too
+            error = error_for(code, message, _name(call), self.address) if late else None
+            self._fail(call, error or RemoteError(message, code, service=_name(call)))
             return
         self._part(call, terms, body[2:])
 

@@ -22,7 +22,8 @@ typedef struct {
     double given, due;
     Py_ssize_t size;
     int tries;
-    char done, streamed, timed, unsent, assigned;
+    char done, streamed, timed, unsent;
+    PyObject *line, *share; /* where it waits, and as whose */
     PyObject *back, *body, *open_as, *options, *key, *retry, *part;
     double ends;
     Py_ssize_t passed_on;
@@ -39,11 +40,37 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *ready, *queue, *again;
+    PyObject *ready, *queue, *shares, *held;
     double expiry, next_due;
-    Py_ssize_t requests, replies, waiting, queue_bytes, max_waiting, max_bytes, dead;
+    Py_ssize_t requests, replies, waiting, queue_bytes, max_waiting, max_bytes;
     char quick, simple;
 } Service;
+
+/* What one client has waiting at one service. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *client;
+    Py_ssize_t waiting, bytes;
+    char held;
+} Share;
+
+/* The requests of one client in a queue, in order: a ring of pointers, dead entries among them. */
+typedef struct Line {
+    PyObject_HEAD
+    PyObject *share; /* NULL: those that were put back, of whichever client */
+    struct FairQueue *queue; /* borrowed: a queue that ends takes this away */
+    PyObject **ring;
+    Py_ssize_t first, count, room, live;
+    struct Line *before, *next; /* borrowed; in the circle of lines that have their turns */
+} Line;
+
+typedef struct FairQueue {
+    PyObject_HEAD
+    PyObject *lines; /* {Share: Line} */
+    Line *again;     /* what comes before all others */
+    Line *turn;      /* the next one in the circle; borrowed from `lines` */
+    Py_ssize_t available;
+} FairQueue;
 
 enum { BACK = 4 }; /* so many frames of a message are `back` */
 
@@ -65,7 +92,7 @@ static PyMemberDef Request_members[] = {
     TIME(Request, ends), NUMBER(Request, size),
     NUMBER(Request, passed_on), {"priority", T_LONG, offsetof(Request, priority), 0, NULL},
     {"tries", T_INT, offsetof(Request, tries), 0, NULL}, FLAG(Request, done), FLAG(Request, streamed),
-    FLAG(Request, timed), FLAG(Request, unsent), FLAG(Request, assigned), END,
+    FLAG(Request, timed), FLAG(Request, unsent), OBJECT(Request, line), OBJECT(Request, share), END,
 };
 
 static PyMemberDef Worker_members[] = {
@@ -75,10 +102,14 @@ static PyMemberDef Worker_members[] = {
 };
 
 static PyMemberDef Service_members[] = {
-    OBJECT(Service, ready), OBJECT(Service, queue), OBJECT(Service, again), TIME(Service, expiry),
-    TIME(Service, next_due), NUMBER(Service, requests), NUMBER(Service, replies), NUMBER(Service, waiting),
-    NUMBER(Service, queue_bytes), NUMBER(Service, max_waiting), NUMBER(Service, max_bytes), NUMBER(Service, dead),
+    OBJECT(Service, ready), OBJECT(Service, queue), OBJECT(Service, shares), OBJECT(Service, held),
+    TIME(Service, expiry), TIME(Service, next_due), NUMBER(Service, requests), NUMBER(Service, replies),
+    NUMBER(Service, waiting), NUMBER(Service, queue_bytes), NUMBER(Service, max_waiting), NUMBER(Service, max_bytes),
     FLAG(Service, quick), FLAG(Service, simple), END,
+};
+
+static PyMemberDef Share_members[] = {
+    OBJECT(Share, client), NUMBER(Share, waiting), NUMBER(Share, bytes), FLAG(Share, held), END,
 };
 
 /* Every member that is an object is visited and cleared by way of the table above. */
@@ -139,7 +170,8 @@ static PyGetSetDef Request_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyGetSetDef Worker_getset[] = {{NULL, NULL, NULL, NULL, NULL}}, Service_getset[] = {{NULL, NULL, NULL, NULL, NULL}};
+static PyGetSetDef Worker_getset[] = {{NULL, NULL, NULL, NULL, NULL}}, Service_getset[] = {{NULL, NULL, NULL, NULL, NULL}},
+                   Share_getset[] = {{NULL, NULL, NULL, NULL, NULL}};
 
 #define RECORD(Name, doc)                                                                                              \
     static int Name##_traverse(PyObject *self, visitproc visit, void *arg)                                             \
@@ -154,7 +186,7 @@ static PyGetSetDef Worker_getset[] = {{NULL, NULL, NULL, NULL, NULL}}, Service_g
         Py_TYPE(self)->tp_free(self);                                                                                  \
     }                                                                                                                  \
     static PyTypeObject Name##Type = {                                                                                 \
-        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express." #Name "Base",                            \
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express." #Name,                            \
         .tp_doc = doc,                                                                                                 \
         .tp_basicsize = sizeof(Name),                                                                                  \
         .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,                                     \
@@ -188,9 +220,479 @@ static PyObject *Request_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyOb
     return (PyObject *) self;
 }
 
+static PyObject *Share_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"client", NULL};
+    PyObject *client;
+    Share *self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &client))
+        return NULL;
+    if ((self = (Share *) type->tp_alloc(type, 0)))
+        self->client = Py_NewRef(client);
+    return (PyObject *) self;
+}
+
+RECORD(Share, "What one client has waiting at one service.")
 RECORD(Request, "What a client asked for.")
 RECORD(Worker, "Somebody who offers a service.")
 RECORD(Service, "A name, those who offer it, and what waits for them.")
+
+/* ------------------------------------------------------------------ queues */
+
+enum { SPARE = 64 }; /* so many dead entries a line may keep before it is compacted */
+
+static PyTypeObject LineType, FairQueueType;
+
+static PyObject **place_in(Line *line, Py_ssize_t index)
+{
+    return &line->ring[(line->first + index) & (line->room - 1)];
+}
+
+static Request *entry(Line *line, Py_ssize_t index) { return (Request *) *place_in(line, index); }
+
+/* Make room for one more entry. */
+static int grow(Line *line)
+{
+    Py_ssize_t room = line->room ? 2 * line->room : 4, i;
+    PyObject **ring;
+    if (line->count < line->room)
+        return 0;
+    if (!(ring = PyMem_New(PyObject *, room))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (i = 0; i < line->count; i++)
+        ring[i] = *place_in(line, i);
+    PyMem_Free(line->ring);
+    line->ring = ring;
+    line->room = room;
+    line->first = 0;
+    return 0;
+}
+
+/* Remove the first entry, as a new reference. */
+static Request *pop_first(Line *line)
+{
+    Request *request = entry(line, 0);
+    line->first = (line->first + 1) & (line->room - 1);
+    line->count--;
+    return request;
+}
+
+/* Forget all entries. To let go of one may run Python code: the line is empty by then. */
+static void empty(Line *line)
+{
+    PyObject **ring = line->ring;
+    Py_ssize_t first = line->first, count = line->count, room = line->room, i;
+    line->ring = NULL;
+    line->first = line->count = line->room = 0;
+    for (i = 0; i < count; i++)
+        Py_DECREF(ring[(first + i) & (room - 1)]);
+    PyMem_Free(ring);
+}
+
+/* Keep the entries that are alive, in a ring of their own. */
+static int compact(Line *line)
+{
+    Py_ssize_t room = 4, kept = 0, i;
+    PyObject **ring;
+    while (room < line->count)
+        room *= 2;
+    if (!(ring = PyMem_New(PyObject *, room))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (i = 0; i < line->count; i++)
+        if (!entry(line, i)->done)
+            ring[kept++] = Py_NewRef((PyObject *) entry(line, i));
+    empty(line);
+    line->ring = ring;
+    line->count = kept;
+    line->room = room;
+    return 0;
+}
+
+static void link_line(FairQueue *queue, Line *line)
+{
+    if (!queue->turn) {
+        queue->turn = line->before = line->next = line;
+        return;
+    }
+    line->next = queue->turn;
+    line->before = queue->turn->before;
+    line->before->next = line->next->before = line;
+}
+
+static void unlink_line(FairQueue *queue, Line *line)
+{
+    if (queue->turn == line)
+        queue->turn = line->next == line ? NULL : line->next;
+    line->before->next = line->next;
+    line->next->before = line->before;
+    line->before = line->next = NULL;
+}
+
+static Line *make_line(FairQueue *queue, PyObject *share)
+{
+    Line *line = (Line *) LineType.tp_alloc(&LineType, 0);
+    if (line) {
+        line->queue = queue;
+        line->share = Py_XNewRef(share);
+    }
+    return line;
+}
+
+static Line *line_of(FairQueue *queue, Share *share) /* borrowed */
+{
+    Line *line = (Line *) PyDict_GetItemWithError(queue->lines, (PyObject *) share);
+    if (line || PyErr_Occurred() || !(line = make_line(queue, (PyObject *) share)))
+        return line;
+    if (PyDict_SetItem(queue->lines, (PyObject *) share, (PyObject *) line)) {
+        Py_DECREF(line);
+        return NULL;
+    }
+    if (!share->held)
+        link_line(queue, line);
+    Py_DECREF(line); /* the queue has it */
+    return line;
+}
+
+static void stands(Request *request, Line *line, Share *share)
+{
+    line->count++;
+    line->live++;
+    Py_XSETREF(request->line, Py_NewRef((PyObject *) line));
+    Py_XSETREF(request->share, Py_NewRef((PyObject *) share));
+}
+
+static int queue_append(FairQueue *queue, Request *request, Share *share)
+{
+    Line *line = line_of(queue, share);
+    if (!line || grow(line))
+        return -1;
+    *place_in(line, line->count) = Py_NewRef((PyObject *) request);
+    if (line->next)
+        queue->available++;
+    stands(request, line, share);
+    return 0;
+}
+
+static int forget_line(FairQueue *queue, Line *line)
+{
+    if (line->next)
+        unlink_line(queue, line);
+    return PyDict_DelItem(queue->lines, line->share);
+}
+
+/* The next request, as a new reference; NULL when there is none, or with an exception. */
+static Request *queue_take(FairQueue *queue)
+{
+    Line *line = queue->again->live ? queue->again : queue->turn;
+    Request *request;
+    if (!line || !line->live)
+        return NULL;
+    Py_INCREF(line);
+    for (request = pop_first(line); request->done; request = pop_first(line))
+        Py_DECREF(request);
+    queue->available--;
+    line->live--;
+    Py_CLEAR(request->line);
+    if (!line->live)
+        empty(line);
+    if (line != queue->again) {
+        if (line->live)
+            queue->turn = line->next;
+        else if (forget_line(queue, line))
+            Py_CLEAR(request);
+    }
+    Py_DECREF(line);
+    return request;
+}
+
+#define CHECKED(object, Name) PyObject_TypeCheck((PyObject *) (object), &Name##Type)
+
+static int is_request_and_share(PyObject *const *args, Py_ssize_t count)
+{
+    if (count == 2 && CHECKED(args[0], Request) && CHECKED(args[1], Share))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a request and a share are wanted");
+    return 0;
+}
+
+static PyObject *FairQueue_append(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_request_and_share(args, count) || queue_append((FairQueue *) self, (Request *) args[0], (Share *) args[1]))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *FairQueue_put_back(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    FairQueue *queue = (FairQueue *) self;
+    Line *line = queue->again;
+    if (!is_request_and_share(args, count) || grow(line))
+        return NULL;
+    line->first = (line->first - 1) & (line->room - 1);
+    line->ring[line->first] = Py_NewRef(args[0]);
+    queue->available++;
+    stands((Request *) args[0], line, (Share *) args[1]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *FairQueue_take(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    Request *request = queue_take((FairQueue *) self);
+    return request ? (PyObject *) request : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *FairQueue_hold(PyObject *self, PyObject *share)
+{
+    FairQueue *queue = (FairQueue *) self;
+    Line *line = (Line *) PyDict_GetItemWithError(queue->lines, share);
+    if (!line && PyErr_Occurred())
+        return NULL;
+    if (line && line->next) {
+        unlink_line(queue, line);
+        queue->available -= line->live;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *FairQueue_release(PyObject *self, PyObject *share)
+{
+    FairQueue *queue = (FairQueue *) self;
+    Line *line = (Line *) PyDict_GetItemWithError(queue->lines, share);
+    if (!line && PyErr_Occurred())
+        return NULL;
+    if (line && !line->next) {
+        link_line(queue, line);
+        queue->available += line->live;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *Line_drop(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    Line *line = (Line *) self;
+    FairQueue *queue = line->queue;
+    line->live--;
+    if (queue && (!line->share || line->next))
+        queue->available--;
+    if (!line->live) {
+        if (queue && line->share && forget_line(queue, line))
+            return NULL;
+        empty(line);
+    }
+    else if (line->count - line->live > (line->live > SPARE ? line->live : SPARE) && compact(line))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Call `visit` with each line, those that were put back first, until it is not 0. */
+static int each_line(FairQueue *queue, int (*visit)(Line *, void *), void *arg)
+{
+    PyObject *share, *line;
+    Py_ssize_t place = 0;
+    int stop = visit(queue->again, arg);
+    while (!stop && PyDict_Next(queue->lines, &place, &share, &line))
+        stop = visit((Line *) line, arg);
+    return stop;
+}
+
+typedef struct {
+    PyObject *found;
+    double now, next_due;
+    int ordered;
+} Looking;
+
+static int look_for_expired(Line *line, void *arg)
+{
+    Looking *looking = arg;
+    Py_ssize_t i;
+    for (i = 0; i < line->count; i++) {
+        Request *request = entry(line, i);
+        if (request->done)
+            continue;
+        if (request->due <= looking->now) {
+            if (PyList_Append(looking->found, (PyObject *) request))
+                return -1;
+            continue;
+        }
+        if (request->due < looking->next_due)
+            looking->next_due = request->due;
+        if (looking->ordered && line->share)
+            break;
+    }
+    return 0;
+}
+
+static PyObject *FairQueue_expired(PyObject *self, PyObject *args)
+{
+    Looking looking = {.next_due = INFINITY};
+    PyObject *result;
+    if (!PyArg_ParseTuple(args, "dp", &looking.now, &looking.ordered) || !(looking.found = PyList_New(0)))
+        return NULL;
+    result = each_line((FairQueue *) self, look_for_expired, &looking)
+                 ? NULL
+                 : Py_BuildValue("Od", looking.found, looking.next_due);
+    Py_DECREF(looking.found);
+    return result;
+}
+
+static int add_living(Line *line, void *list)
+{
+    Py_ssize_t i;
+    for (i = 0; i < line->count; i++)
+        if (!entry(line, i)->done && PyList_Append(list, *place_in(line, i)))
+            return -1;
+    return 0;
+}
+
+static PyObject *FairQueue_iter(PyObject *self)
+{
+    PyObject *list = PyList_New(0), *iterator;
+    iterator = list && !each_line((FairQueue *) self, add_living, list) ? PyObject_GetIter(list) : NULL;
+    Py_XDECREF(list);
+    return iterator;
+}
+
+static int add_count(Line *line, void *sum)
+{
+    *(Py_ssize_t *) sum += line->count;
+    return 0;
+}
+
+static Py_ssize_t FairQueue_length(PyObject *self)
+{
+    Py_ssize_t sum = 0;
+    each_line((FairQueue *) self, add_count, &sum);
+    return sum;
+}
+
+static PyObject *FairQueue_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    FairQueue *self = (FairQueue *) type->tp_alloc(type, 0);
+    if (self && (!(self->lines = PyDict_New()) || !(self->again = make_line(self, NULL))))
+        Py_CLEAR(self);
+    return (PyObject *) self;
+}
+
+static int Line_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Line *line = (Line *) self;
+    Py_ssize_t i;
+    Py_VISIT(line->share);
+    for (i = 0; i < line->count; i++)
+        Py_VISIT(*place_in(line, i));
+    return 0;
+}
+
+static int Line_clear(PyObject *self)
+{
+    Line *line = (Line *) self;
+    line->live = 0;
+    empty(line);
+    return 0; /* its share stays: by that the queue finds it */
+}
+
+static void Line_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    empty((Line *) self);
+    Py_CLEAR(((Line *) self)->share);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int leave_queue(Line *line, void *Py_UNUSED(none))
+{
+    line->queue = NULL;
+    line->before = line->next = NULL;
+    return 0;
+}
+
+static int FairQueue_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((FairQueue *) self)->lines);
+    Py_VISIT(((FairQueue *) self)->again);
+    return 0;
+}
+
+/* The queue of a service that is being collected: it serves nobody any more, and stays whole for whoever asks. */
+static int FairQueue_clear(PyObject *self)
+{
+    FairQueue *queue = (FairQueue *) self;
+    if (queue->lines && queue->again)
+        each_line(queue, leave_queue, NULL);
+    queue->turn = NULL;
+    queue->available = 0;
+    if (queue->again)
+        Line_clear((PyObject *) queue->again);
+    if (queue->lines)
+        PyDict_Clear(queue->lines);
+    return 0;
+}
+
+static void FairQueue_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    FairQueue_clear(self);
+    Py_CLEAR(((FairQueue *) self)->lines);
+    Py_CLEAR(((FairQueue *) self)->again);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef Line_methods[] = {
+    {"drop", Line_drop, METH_NOARGS, "Note that one of the requests is done."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef Line_members[] = {
+    {"share", T_OBJECT, offsetof(Line, share), READONLY, NULL}, NUMBER(Line, live), END,
+};
+
+static PyTypeObject LineType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express.Line",
+    .tp_doc = "The requests of one client in a queue.",
+    .tp_basicsize = sizeof(Line),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_methods = Line_methods,
+    .tp_members = Line_members,
+    .tp_traverse = Line_traverse,
+    .tp_clear = Line_clear,
+    .tp_dealloc = Line_dealloc,
+};
+
+static PyMethodDef FairQueue_methods[] = {
+    {"append", (PyCFunction) (void (*)(void)) FairQueue_append, METH_FASTCALL,
+     "Add a request behind the others of its client."},
+    {"put_back", (PyCFunction) (void (*)(void)) FairQueue_put_back, METH_FASTCALL, "Add a request before all others."},
+    {"take", FairQueue_take, METH_NOARGS, "Remove and return the next request, or None."},
+    {"hold", FairQueue_hold, METH_O, "Leave out the requests of a client."},
+    {"release", FairQueue_release, METH_O, "Serve a client again."},
+    {"expired", FairQueue_expired, METH_VARARGS, "Return the requests that are due, and when the next one is."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef FairQueue_members[] = {
+    NUMBER(FairQueue, available), {"again", T_OBJECT, offsetof(FairQueue, again), READONLY, NULL}, END,
+};
+
+static PySequenceMethods FairQueue_sequence = {.sq_length = FairQueue_length};
+
+static PyTypeObject FairQueueType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "scale0_majordomo._express.FairQueue",
+    .tp_doc = "Requests of many clients, round robin by client.",
+    .tp_basicsize = sizeof(FairQueue),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = FairQueue_new,
+    .tp_methods = FairQueue_methods,
+    .tp_members = FairQueue_members,
+    .tp_as_sequence = &FairQueue_sequence,
+    .tp_iter = FairQueue_iter,
+    .tp_traverse = FairQueue_traverse,
+    .tp_clear = FairQueue_clear,
+    .tp_dealloc = FairQueue_dealloc,
+};
 
 /* ------------------------------------------------------------------ the express */
 
@@ -404,27 +906,55 @@ static Request *make_request(Express *express, Service *service, PyObject *frame
     return request;
 }
 
+/* What a request costs while it waits; `weigh` in desk.py has the same numbers. */
+enum { REQUEST_OVERHEAD = 448, FRAME_OVERHEAD = 64, SHARE_OF_FREE = 4 };
+
 static Py_ssize_t size_of(PyObject *frames, Py_ssize_t from)
 {
-    Py_ssize_t size = 0, i;
+    Py_ssize_t size = REQUEST_OVERHEAD, i;
     for (i = from; i < PyTuple_GET_SIZE(frames); i++) {
         PyObject *frame = PyTuple_GET_ITEM(frames, i);
         Py_ssize_t one = PyBytes_CheckExact(frame) ? PyBytes_GET_SIZE(frame) : PyObject_Size(frame);
         if (one < 0)
             return -1;
-        size += one;
+        size += one + FRAME_OVERHEAD;
     }
     return size;
 }
 
-/* Let a request wait at the end of its queue. */
-static int let_request_wait(Batch *batch, Service *service, Request *request, Py_ssize_t size)
+/* What a client has waiting at a service, as a new reference; one that has nothing there gets a new share. */
+static Share *share_of(Service *service, PyObject *client)
+{
+    Share *share = (Share *) PyDict_GetItemWithError(service->shares, client);
+    if (share && !CHECKED(share, Share))
+        PyErr_SetString(PyExc_TypeError, "a service has shares of its clients");
+    if (share || PyErr_Occurred())
+        return PyErr_Occurred() ? NULL : (Share *) Py_NewRef((PyObject *) share);
+    if ((share = (Share *) ShareType.tp_alloc(&ShareType, 0)))
+        share->client = Py_NewRef(client);
+    return share;
+}
+
+/* Whether a request may wait: the queue has room, and its client has no more than its share of that. */
+static int may_wait(Service *service, Share *share, Py_ssize_t size)
+{
+    return service->waiting < service->max_waiting && service->queue_bytes + size <= service->max_bytes
+           && share->waiting / SHARE_OF_FREE < service->max_waiting - service->waiting
+           && share->bytes / SHARE_OF_FREE < service->max_bytes - service->queue_bytes;
+}
+
+/* Let a request wait in its client's line. */
+static int let_request_wait(Batch *batch, Service *service, Request *request, Share *share, Py_ssize_t size)
 {
     PyObject *due, *none;
     request->size = size;
     request->due = batch->now + service->expiry;
-    if (call_append(service->queue, (PyObject *) request))
+    if (!share->waiting && PyDict_SetItem(service->shares, share->client, (PyObject *) share))
         return -1;
+    if (queue_append((FairQueue *) service->queue, request, share))
+        return -1;
+    share->waiting++;
+    share->bytes += size;
     service->waiting++;
     service->queue_bytes += size;
     if (!(request->due < service->next_due))
@@ -440,58 +970,75 @@ static int let_request_wait(Batch *batch, Service *service, Request *request, Py
 /* [client, "", MDPC01, service, body...] */
 static enum outcome take_request(Batch *batch, PyObject *frames)
 {
-    PyObject *name = PyTuple_GET_ITEM(frames, 3);
+    PyObject *client = PyTuple_GET_ITEM(frames, 0), *name = PyTuple_GET_ITEM(frames, 3);
     Service *service;
     Request *request;
     Worker *worker = NULL;
-    Py_ssize_t size;
-    int bad;
-    if (!PyBytes_CheckExact(name))
+    Share *share = NULL;
+    Py_ssize_t size = 0;
+    enum outcome outcome = FAILED;
+    if (!PyBytes_CheckExact(client) || !PyBytes_CheckExact(name))
         return NOT_COMMON;
     if (!(service = (Service *) PyDict_GetItemWithError(batch->express->services, name)))
         return PyErr_Occurred() ? FAILED : NOT_COMMON;
-    if (!PyObject_TypeCheck((PyObject *) service, &ServiceType) || !service->quick || !service->simple)
-        return NOT_COMMON;
+    if (!CHECKED(service, Service) || !service->quick || !service->simple || !service->queue
+        || !CHECKED(service->queue, FairQueue) || !service->shares || !PyDict_Check(service->shares) || !service->held
+        || !PyDict_Check(service->held) || PyDict_GET_SIZE(service->held))
+        return NOT_COMMON; /* or some client reads too slowly */
     Py_INCREF(service);
-    if (!service->waiting && !(worker = take_worker(service)) && PyErr_Occurred()) {
-        Py_DECREF(service);
-        return FAILED;
+    if (!((FairQueue *) service->queue)->available && !(worker = take_worker(service)) && PyErr_Occurred())
+        goto done;
+    if (!worker) {
+        if ((size = size_of(frames, 4)) < 0 || !(share = share_of(service, client)))
+            goto done;
+        if (!may_wait(service, share, size)) {
+            outcome = NOT_COMMON; /* it is refused, and that is not for here */
+            goto done;
+        }
     }
-    size = worker ? 0 : size_of(frames, 4);
-    if (!worker && size >= 0
-        && (service->waiting >= service->max_waiting || service->queue_bytes + size > service->max_bytes)) {
-        Py_DECREF(service);
-        return NOT_COMMON; /* it is refused, and that is not for here */
-    }
-    request = size < 0 ? NULL : make_request(batch->express, service, frames);
-    bad = !request;
-    if (!bad) {
-        service->requests++;
-        bad = worker ? hand_over(batch, request, worker) : let_request_wait(batch, service, request, size);
-    }
+    if (!(request = make_request(batch->express, service, frames)))
+        goto done;
+    service->requests++;
+    if (!(worker ? hand_over(batch, request, worker) : let_request_wait(batch, service, request, share, size)))
+        outcome = DONE;
+    Py_DECREF(request);
+done:
     Py_XDECREF(worker);
-    Py_XDECREF(request);
+    Py_XDECREF(share);
     Py_DECREF(service);
-    return bad ? FAILED : DONE;
+    return outcome;
+}
+
+/* Note that a request that was taken out of its queue waits no longer. */
+static int waits_no_longer(Service *service, Request *request)
+{
+    Share *share = (Share *) request->share;
+    int bad;
+    service->waiting--;
+    service->queue_bytes -= request->size;
+    if (!share || !CHECKED(share, Share)) {
+        PyErr_SetString(PyExc_TypeError, "a request that waits is of a client's share");
+        return -1;
+    }
+    share->waiting--;
+    share->bytes -= request->size;
+    bad = !share->waiting && PyDict_DelItem(service->shares, share->client);
+    Py_CLEAR(request->share);
+    return bad;
 }
 
 /* The next request for a worker, as a new reference; NULL when there is none, or with an exception. */
 static Request *following(Service *service, Worker *worker)
 {
     Request *request;
-    while (service->simple && waits_somebody(service->queue) && !waits_somebody(service->again)) {
-        if (!(request = (Request *) take_first(service->queue, &RequestType)))
-            return NULL;
-        if (!request->done) {
-            service->waiting--;
-            service->queue_bytes -= request->size;
-            return request;
-        }
-        service->dead--;
-        Py_DECREF(request);
+    if (service->simple && CHECKED(service->queue, FairQueue)) {
+        request = queue_take((FairQueue *) service->queue);
+        if (request && waits_no_longer(service, request))
+            Py_CLEAR(request);
+        return request;
     }
     request = (Request *) PyObject_CallMethodOneArg((PyObject *) service, take_request_name, (PyObject *) worker);
-    if (request && !PyObject_TypeCheck((PyObject *) request, &RequestType))
+    if (request && !CHECKED(request, Request))
         Py_CLEAR(request); /* None */
     return request;
 }
@@ -723,7 +1270,7 @@ PyMODINIT_FUNC PyInit__express(void)
 {
     struct { const char *name; PyTypeObject *type; } types[] = {
         {"RequestBase", &RequestType}, {"WorkerBase", &WorkerType}, {"ServiceBase", &ServiceType},
-        {"Express", &ExpressType},
+        {"Share", &ShareType}, {"Line", &LineType}, {"FairQueue", &FairQueueType}, {"Express", &ExpressType},
     };
     struct { PyObject **place; const char *text; } names[] = {
         {&append_name, "append"}, {&popleft_name, "popleft"}, {&request_name, "request"},

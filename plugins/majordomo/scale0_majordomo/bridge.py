@@ -7,11 +7,13 @@ it lives in, or of another one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from scale0_core.api import Effect, Endpoint, Frames, InnerWorker, Send, SocketKind
+import attrs
+
+from scale0_core.api import Connect, Effect, Endpoint, Frames, InnerWorker, Send, SocketKind
 
 TASKS, OFFERS = "tasks", "offers"
 
@@ -31,17 +33,32 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
+TIMED_OUT = {408: 504}
+"""Codes of Majordomo, as the Scale0 protocol has them."""
+FROM_SCALE0 = {code: own for own, code in TIMED_OUT.items()}
+
+
 class Bridge:
     """Speaks the Scale0 protocol for all services of MDP."""
 
-    def __init__(self, identity: str, frontend: str, backend: str) -> None:
+    def __init__(self, identity: str, frontend: str = "", backend: str = "") -> None:
         self.identity = identity
         self.worker = InnerWorker(OFFERS, identity, window=WINDOW, metadata={"protocol": "MDP"}, cancels=True)
         self.endpoints: Mapping[str, Endpoint] = {
-            TASKS: Endpoint(kind=SocketKind.DEALER, connect=frontend, blob_over=8192),
-            OFFERS: self.worker.endpoint(backend),
+            TASKS: Endpoint(kind=SocketKind.DEALER, connect=frontend or (), blob_over=8192),
+            OFFERS: attrs.evolve(self.worker.endpoint(backend), connect=backend or ()),
         }
+        self._connected = {TASKS: frontend, OFFERS: backend}
         self._numbers = count(1)
+
+    def follow(self, sockets: Mapping[str, Sequence[str]]) -> list[Effect]:
+        """Connect to a broker whose sockets are open at these addresses, where no other was named."""
+        found: list[Effect] = []
+        for socket, name in ((TASKS, "frontend"), (OFFERS, "backend")):
+            if not self._connected[socket] and sockets.get(name):
+                self._connected[socket] = sockets[name][0]
+                found.append(Connect(socket, sockets[name][0]))
+        return found
 
     def offer(self, services: Iterable[bytes], now: float) -> list[Send]:
         """Let the broker know which services there are."""
@@ -64,9 +81,9 @@ class Bridge:
         options = _options(frames[2])
         number, body = bytes(frames[4]), frames[5:]
         if frames[1] == b"ERROR":
-            return Answer(number, (), False, _whole(options.get("code"), 500), str(options.get("message", "")))
+            return Answer(number, (), False, _code(options.get("code")), str(options.get("message", "")))
         if "code" in options:
-            return Answer(number, body, False, _whole(options["code"], 500), str(options.get("message", "")))
+            return Answer(number, body, False, _code(options["code"]), str(options.get("message", "")))
         return Answer(number, body, bool(options.get("more")))
 
 
@@ -83,8 +100,8 @@ def _options(frame: bytes) -> dict[str, Any]:
     return options if isinstance(options, dict) else {}
 
 
-def _whole(value: object, default: int) -> int:
-    return value if type(value) is int and value > 0 else default
+def _code(value: object) -> int:
+    return FROM_SCALE0.get(value, value) if type(value) is int and value > 0 else 500
 
 
 def _is_text(name: bytes) -> bool:

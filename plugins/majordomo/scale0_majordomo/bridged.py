@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from scale0_core.api import Change, Effect, Frames, InnerCancel, InnerTask, Provider, Registry
 from scale0_majordomo import dialects
-from scale0_majordomo.bridge import TASKS, Answer, Bridge, fits
+from scale0_majordomo.bridge import TASKS, TIMED_OUT, Answer, Bridge, fits
 from scale0_majordomo.desk import Parts, Request, Worker
 from scale0_majordomo.dialects import Dialect, Said, Terms, Word
+from scale0_majordomo.records import Inside, Outcome
 from scale0_majordomo.service import NO_TERMS, SOCKET, MajordomoService
 from scale0_majordomo.settings import MajordomoSettings
 from scale0_majordomo.titanic_store import Store
 
 MOST_ABROAD = 100_000
+BROKER = "scale0"
+"""The name of the broker's own service."""
+NOTHING: Frames = (b"",)
+"""The body of a reply without one: in MDP each has at least one frame, and stock clients insist."""
+EMPTY = b'{"empty":true}'
 PAUSE = 0.05
 """Seconds until the broker is told of services that came or went: several at once are one message."""
 
@@ -29,7 +34,7 @@ class Abroad(NamedTuple):
     parts: Parts
     open_as: Frames = ()
     """Envelope and id, where the client gave it one: by these it may be cancelled."""
-    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
+    inside: Inside | None = None
 
 
 class BridgedMajordomo(MajordomoService):
@@ -50,6 +55,9 @@ class BridgedMajordomo(MajordomoService):
         self._elsewhere: dict[bytes, set[tuple[str, str, str]]] = {}
         """Who of Scale0 takes tasks for a service; the bridge itself does not count."""
         self._offer_due = float("inf")
+        self._claims: dict[bytes, float] = {}
+        """Names that workers of MDP have served, and until when nobody else does, now that these are gone."""
+        self._connects: list[Effect] = []
         self._found: set[bytes] = set()
         """Services that somebody of Scale0 offers now, and for which requests wait here."""
         for provider in registry.providers():
@@ -68,9 +76,9 @@ class BridgedMajordomo(MajordomoService):
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        if self._found:
+        if self._found or self._connects:
             return self._now
-        due = min(self._bridge.worker.due, self._offer_due)
+        due = min(self._bridge.worker.due, self._offer_due, next(iter(self._claims.values()), float("inf")))
         own = super().next_deadline()
         if own is not None and own < due:
             return own
@@ -78,7 +86,11 @@ class BridgedMajordomo(MajordomoService):
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
-        effects = [*super().on_deadline(now), *self._send_waiting(now)]
+        while self._claims and (first := next(iter(self._claims.items())))[1] <= now:
+            del self._claims[first[0]]
+            self._found.add(first[0])
+        connects, self._connects = self._connects, []
+        effects = [*connects, *super().on_deadline(now), *self._send_waiting(now)]
         if self._offer_due <= now:
             self._offer_due = float("inf")
             offered = [name for name, service in self._services.items() if service.workers]
@@ -110,7 +122,7 @@ class BridgedMajordomo(MajordomoService):
         if said.word is Word.CANCEL and (number := self._abroad_as.get((*said.envelope, said.ident))) is not None:
             told = self._bridge.cancel(self._abroad[number].service, number)
             return [told, *self._came_back(Answer(number, (), code=410, reason="cancelled"), now)]
-        if said.word is not Word.REQUEST or self._is_here(said.service) or said.service not in self._elsewhere:
+        if said.word is not Word.REQUEST or not self._goes_abroad(said.service):
             return super()._client_said(said, now)
         self.counts["requests"] += 1
         back = dialects.final_head(said.dialect, said.envelope, said.ident, said.service)
@@ -143,6 +155,8 @@ class BridgedMajordomo(MajordomoService):
         """Keep in mind who takes tasks for a service."""
         if provider.provider == self._bridge.identity:
             return
+        if provider.service == BROKER and provider.kind == "hosted" and is_there:
+            self._connects += self._bridge.follow(provider.sockets)
         name = provider.service.encode(errors="replace")
         if is_there and provider.tasks:
             self._elsewhere.setdefault(name, set()).add(provider.key)
@@ -155,7 +169,7 @@ class BridgedMajordomo(MajordomoService):
         """Note who came or went, and that requests which wait for a worker of MDP can go elsewhere now."""
         self._note(change.provider, is_there=change.kind != "removed")
         name = change.provider.service.encode(errors="replace")
-        if name in self._elsewhere and not self._is_here(name):
+        if self._goes_abroad(name):
             self._found.add(name)
 
     def _send_waiting(self, now: float) -> list[Effect]:
@@ -163,7 +177,7 @@ class BridgedMajordomo(MajordomoService):
         found, self._found = self._found, set()
         for name in found:
             service = self._services.get(name)
-            if service is not None and not service.workers:
+            if service is not None and self._goes_abroad(name):
                 for request in [each for each in service.all_waiting() if each.inside is None]:
                     body, terms = request.body, Terms(retry=request.retry)
                     if request.timed:
@@ -181,20 +195,33 @@ class BridgedMajordomo(MajordomoService):
         """Tell whether a worker of MDP offers a service."""
         return super().offers(service)
 
+    def _goes_abroad(self, service: bytes) -> bool:
+        """Tell whether requests go to Scale0: it has the service, and no worker of MDP has, nor had a while ago."""
+        return service in self._elsewhere and service not in self._claims and not self._is_here(service)
+
     def _is_there(self, service: bytes) -> bool:
-        return super()._is_there(service) or service in self._elsewhere
+        return super()._is_there(service) or self._goes_abroad(service)
 
     def offers(self, service: bytes) -> bool:
         """Tell whether anybody offers a service, here or by Scale0."""
-        return self._is_here(service) or service in self._elsewhere
+        return self._is_here(service) or self._goes_abroad(service)
+
+    def _note_claim(self, worker: Worker, now: float) -> None:
+        """Keep the name of a service for workers of MDP whose last one is gone."""
+        service = worker.service
+        self._claims.pop(service.name, None)
+        if not service.workers and self._settings.claim:
+            if len(self._claims) >= self._settings.max_services:
+                del self._claims[next(iter(self._claims))]
+            self._claims[service.name] = now + self._settings.claim
 
     def execute(self, ident: str, service: bytes, body: Frames, now: float) -> Iterable[Effect]:
         """Send a request that Titanic has stored to a worker, of MDP or else of Scale0."""
         titanic = self._titanic
-        if titanic is None or self._is_here(service) or service not in self._elsewhere:
+        if titanic is None or not self._goes_abroad(service):
             return super().execute(ident, service, body, now)
-        inside = partial(titanic.executed, ident)
-        return self._go_abroad(Abroad(service, Dialect.MDP01, (), Parts(), inside=inside), body, NO_TERMS, now)
+        back = Abroad(service, Dialect.MDP01, (), Parts(), inside=titanic.taker(ident))
+        return self._go_abroad(back, body, NO_TERMS, now)
 
     def _came_back(self, answer: Answer, now: float) -> Iterable[Effect]:
         abroad = self._abroad.get(answer.number)
@@ -203,19 +230,21 @@ class BridgedMajordomo(MajordomoService):
         if answer.more:
             if abroad.dialect is Dialect.MDP01:
                 abroad.parts.add(answer.body)
-                return ()
-            return [(SOCKET, dialects.partial(abroad.dialect, abroad.back, b"", answer.body))]
+                if abroad.parts.size <= self._settings.max_message:
+                    return ()
+                reason = "its parts are too many to be put together"
+                return self._came_back(Answer(answer.number, (), code=500, reason=reason), now)
+            return [(SOCKET, dialects.partial(abroad.dialect, abroad.back, b"", answer.body or NOTHING))]
         del self._abroad[answer.number]
         self._abroad_as.pop(abroad.open_as, None)
-        body = (*abroad.parts.frames, *answer.body)
+        body = (*abroad.parts.frames, *answer.body) or NOTHING
         self.counts["errors" if answer.code else "replies"] += 1
         if abroad.inside is not None:
-            return abroad.inside(None if answer.code else body, now)
+            return abroad.inside(Outcome(body, answer.code, answer.reason), now)
         if not answer.code:
-            return [(SOCKET, dialects.final(abroad.dialect, abroad.back, b"", body))]
-        if abroad.dialect is not Dialect.OWN:
-            return ()
-        return [(SOCKET, dialects.error(abroad.back, answer.code, answer.reason))]
+            options = b"" if answer.body else EMPTY
+            return [(SOCKET, dialects.final(abroad.dialect, abroad.back, options, body))]
+        return self._error(abroad.dialect, abroad.back, abroad.back[-1], answer.code, answer.reason)
 
     # --- tasks of Scale0 clients for MDP workers ----------------------------------------------------------------------
 
@@ -224,13 +253,13 @@ class BridgedMajordomo(MajordomoService):
         service = self._services.get(task.service)
         if service is None or not service.workers:
             return reply(task, (), code=503, reason="its workers are gone")
-        request = Request(b"%d" % next(self._addresses), Dialect.MDP01, (b"",), service, task.body or (b"",))
+        back = (b"\0scale0",)
+        request = Request(b"%d" % next(self._addresses), Dialect.MDP01, back, service, task.body or NOTHING)
 
-        def answered(body: Frames | None, now: float) -> Iterable[Effect]:
+        def answered(outcome: Outcome, now: float) -> Iterable[Effect]:
             self._tasks.pop(task.number, None)
-            return (
-                reply(task, (), code=502, reason="no worker of MDP answered it") if body is None else reply(task, body)
-            )
+            code = TIMED_OUT.get(outcome.code, outcome.code)
+            return reply(task, outcome.body, code=code, reason=outcome.reason)
 
         request.inside = answered
         request.part = lambda body: reply(task, body, more=True)
@@ -249,8 +278,12 @@ class BridgedMajordomo(MajordomoService):
 
     def _drain(self, worker: Worker, begun: Frames, now: float) -> Iterable[Effect]:
         self._offer_due = min(self._offer_due, now + PAUSE)
-        return super()._drain(worker, begun, now)
+        effects = super()._drain(worker, begun, now)
+        self._note_claim(worker, now)
+        return effects
 
     def _lose(self, worker: Worker, why: str, now: float) -> Iterable[Effect]:
         self._offer_due = min(self._offer_due, now + PAUSE)
-        return super()._lose(worker, why, now)
+        effects = super()._lose(worker, why, now)
+        self._note_claim(worker, now)
+        return effects

@@ -30,7 +30,7 @@ SERVICE_COLUMNS = {
     "replies": "replies", "errors": "errors", "retried": "retried", "expired": "expired", "refused": "refused",
 }  # fmt: skip
 WORKER_COLUMNS = {
-    "service": "service", "peer": "peer", "dialect": "dialect", "credit": "credit", "in_hand": "in hand",
+    "service": "service", "worker": "worker", "dialect": "dialect", "credit": "credit", "in_hand": "in hand",
 }  # fmt: skip
 
 _address = click.option(

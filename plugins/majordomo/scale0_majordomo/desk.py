@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
-from itertools import chain, count
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
 from zlib import crc32
 
 from scale0_core.api import Frames, printable
 from scale0_majordomo.dialects import Dialect, worker_head
-from scale0_majordomo.express import RequestBase, ServiceBase, WorkerBase
+from scale0_majordomo.express import FairQueue, RequestBase, ServiceBase, Share, WorkerBase
 from scale0_majordomo.records import NEVER
 from scale0_majordomo.settings import ServiceSettings
 
@@ -19,6 +18,11 @@ DRAINING = -1
 """The credit of a worker that takes no more requests: it is there, and never has room."""
 SPARE = 64
 """So many dead entries are left where they stand, before a tidy-up is worth it."""
+
+REQUEST_OVERHEAD, FRAME_OVERHEAD = 448, 64
+"""Bytes of memory that a request takes beside its body, and each frame of its body; ``_express.c`` has the same."""
+SHARE_OF_FREE = 4
+"""A client may have so many times as much waiting at a service as there is room left: four fifths if it is alone."""
 
 LONGEST_LABEL = 1_000
 """Characters of a name as events tell it: what no name has, however much of it had to be escaped."""
@@ -30,6 +34,13 @@ Of its requests each ends as one of ``replies``, ``errors`` (its worker said so)
 ``cancelled``, ``failed`` (its workers died) or ``abandoned`` (its client is gone). ``late`` are replies that nobody
 waited for any more, ``retried`` are repetitions.
 """
+
+
+def weigh(body: Frames) -> int:
+    """Return the bytes of memory that a request with this body takes while it waits."""
+    if len(body) == 1:
+        return REQUEST_OVERHEAD + FRAME_OVERHEAD + len(body[0])
+    return REQUEST_OVERHEAD + FRAME_OVERHEAD * len(body) + sum(map(len, body))
 
 
 class Parts:
@@ -70,7 +81,7 @@ class Request(RequestBase):
 class Worker(WorkerBase):
     """Somebody who offers a service."""
 
-    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "peer", "point")
+    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "name", "peer", "point")
 
     def __init__(
         self, peer: bytes, dialect: Dialect, envelope: Frames, service: Service, credit: int, now: float
@@ -83,13 +94,15 @@ class Worker(WorkerBase):
         self.service = service
         self.credit = credit
         self.in_hand = {}
+        self.name = ""
+        """What others may know it by: who knows a routing id may use it to keep the worker out."""
         self.label = printable(peer, LONGEST_LABEL)
         """The routing id as events tell it."""
         self.joined = self.heard = self.sent = now
         self.beat_told = -NEVER
         """When those who observe were last told that it lives."""
         self.queued = False
-        self.backlog: deque[Request] = deque()
+        self.backlog = FairQueue()
         """Requests that are to go to this worker and no other."""
 
     def request(self, request: Request) -> Frames:
@@ -102,16 +115,16 @@ class Worker(WorkerBase):
 class Service(ServiceBase):
     """A name, those who offer it, and what waits for them.
 
-    A request waits in one of four places: ``queue``; ``again``, before it, when its worker died; ``urgent``, instead
-    of both, where requests have priorities; or the backlog of the one worker that is to have it. One that ends there
-    is left standing as dead: it is ``done``, and has no body.
+    A request waits in one of three places, each of which serves clients in turn: ``queue``; one of ``levels``, instead,
+    where requests have priorities; or the backlog of the one worker that is to have it. In each, requests whose worker
+    died come first.
     """
 
     __slots__ = (
-        "_numbers", "assigned", "counts", "draining", "label", "name", "settings", "sticky", "urgent", "workers",
+        "_order", "counts", "draining", "label", "levels", "name", "settings", "sticky", "workers",
     )  # fmt: skip
 
-    def __init__(self, name: bytes, settings: ServiceSettings) -> None:
+    def __init__(self, name: bytes, settings: ServiceSettings, held: Mapping[bytes, object]) -> None:
         self.name = name
         self.label = printable(name, LONGEST_LABEL)
         """The name as events tell it."""
@@ -126,43 +139,48 @@ class Service(ServiceBase):
         self.draining: dict[bytes, Worker] = {}
         """Those that only finish what they have in hand."""
         self.ready = deque()
-        self.queue = deque()
-        self.again = deque()
-        self.urgent: list[tuple[int, int, Request]] = []
+        self.queue = FairQueue()
+        self.shares = {}
+        self.held = held
+        self.levels: dict[int, FairQueue] = {}
+        """Queues by priority."""
+        self._order: list[int] = []
+        """Their priorities, the largest first: a heap of negative numbers."""
         self.waiting = 0
-        self.assigned = 0
-        """How many of those that wait stand in backlogs."""
         self.queue_bytes = 0
         self.next_due = NEVER
         self.requests = 0
         self.replies = 0
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.dead = 0
-        self._numbers = count()
 
     @property
     def unused(self) -> bool:
         """Whether it may be forgotten."""
         return not (self.workers or self.waiting or self.draining)
 
+    @property
+    def available(self) -> bool:
+        """Whether any worker could have a request that waits; those of clients that are held do not count."""
+        return bool(self.queue.available) or any(level.available for level in self.levels.values())
+
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def add(self, worker: Worker) -> None:
         """Let a worker in; it gets the requests whose keys are its own now."""
-        others = list(self.workers.values())
+        places = [self.queue, *(other.backlog for other in self.workers.values())]
         self.workers[worker.peer] = worker
         if not self.sticky or not self.waiting:
             return
-        for other in others:
-            moved = [request for request in other.backlog if self._owner(request.key) is worker]
-            if moved:
-                other.backlog = deque(request for request in other.backlog if self._owner(request.key) is not worker)
-                worker.backlog.extend(moved)
-        keyed = [request for request in chain(self.again, self.queue) if request.key]
-        self.again = deque(request for request in self.again if not request.key)
-        self.queue = deque(request for request in self.queue if not request.key)
-        for request in keyed:
-            self._stand(request, first=False)
+        self.queue = FairQueue()
+        for other in self.workers.values():
+            other.backlog = FairQueue()
+        for place in places:
+            found = list(place)
+            retried = [request for request in found if request.line is place.again]
+            for request in reversed(retried):
+                self._stand(request, first=True)
+            for request in found[len(retried) :]:
+                self._stand(request, first=False)
 
     def offer(self, worker: Worker) -> None:
         """Let a worker that has room stand at the end of those that are ready."""
@@ -187,11 +205,15 @@ class Service(ServiceBase):
         if self.sticky and request.key:
             owner = self._owner(request.key) if self.workers else None
             return owner if owner and len(owner.in_hand) < owner.credit else None
-        if self.waiting > self.assigned and not first:
+        if not first and self.available:
             return None
         if self.settings.scheduling == "least":
             free = [worker for worker in self.workers.values() if len(worker.in_hand) < worker.credit]
             return min(free, key=_load, default=None)
+        return self.take_ready()
+
+    def take_ready(self) -> Worker | None:
+        """Take the worker that has been ready longest; None when there is none."""
         ready = self.ready
         while ready:
             worker = ready.popleft()
@@ -208,125 +230,134 @@ class Service(ServiceBase):
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
+    def may_wait(self, client: bytes, size: int) -> bool:
+        """Tell whether a request may wait: there is room, and its client has no more than its share of that."""
+        free, free_bytes = self.max_waiting - self.waiting, self.max_bytes - self.queue_bytes
+        if free <= 0 or size > free_bytes:
+            return False
+        share = self.shares.get(client)
+        if share is None:
+            return free_bytes > 0
+        return share.waiting < SHARE_OF_FREE * free and share.bytes < SHARE_OF_FREE * free_bytes
+
     def wait(self, request: Request, due: float, *, first: bool = False) -> None:
-        """Let a request wait, at the end or at the head."""
+        """Let a request wait behind the others of its client, or before all others."""
+        client = request.back[0]
+        share = self.shares.get(client)
+        if share is None:
+            share = self.shares[client] = Share(client)
+            share.held = client in self.held
+        share.waiting += 1
+        share.bytes += request.size
         self.waiting += 1
         self.queue_bytes += request.size
         request.due = due
-        if self.simple and not first:
-            self.queue.append(request)
-        else:
-            self._stand(request, first=first)
+        request.share = share
+        self._stand(request, first=first)
 
     def _stand(self, request: Request, *, first: bool) -> None:
-        place = self.again if first else self.queue
+        place = self.queue
         if self.sticky and request.key and self.workers:
             place = self._owner(request.key).backlog
-            if not request.done:
-                request.assigned = True
-                self.assigned += 1
         elif self.settings.scheduling == "priority":
-            number = next(self._numbers)
-            heappush(self.urgent, (-request.priority, -number if first else number, request))
-            return
-        if first:
-            place.appendleft(request)
-        else:
-            place.append(request)
+            place = self._level(request.priority)
+        assert request.share is not None
+        (place.put_back if first else place.append)(request, request.share)
+
+    def _level(self, priority: int) -> FairQueue:
+        level = self.levels.get(priority)
+        if level is None:
+            if len(self.levels) > 2 * self.waiting + SPARE:
+                self.levels = {each: queue for each, queue in self.levels.items() if len(queue)}
+                self._order = sorted(-each for each in self.levels)
+            level = self.levels[priority] = FairQueue()
+            heappush(self._order, -priority)
+        return level
 
     def take_request(self, worker: Worker) -> Request | None:
         """Give the next request for a worker, its own first; None when there is none."""
-        while True:
-            if self.simple and self.queue and not self.again:
-                request = self.queue.popleft()
-                if not request.done:
-                    self.waiting -= 1
-                    self.queue_bytes -= request.size
-                    return request
-            elif worker.backlog:
-                request = worker.backlog.popleft()
-            elif self.again:
-                request = self.again.popleft()
-            elif self.queue:
-                request = self.queue.popleft()
-            elif self.urgent:
-                request = heappop(self.urgent)[2]
-            else:
-                return None
-            if request.done:
-                self.dead -= 1
-                continue
+        request = worker.backlog.take() if self.sticky else None
+        if request is None:
+            request = self._most_urgent() if self.levels else self.queue.take()
+        if request is not None:
             self.unwait(request)
-            return request
+        return request
+
+    def _most_urgent(self) -> Request | None:
+        request = None
+        passed = []  # all in these is of clients that are held
+        while self._order and request is None:
+            level = self.levels[-self._order[0]]
+            request = level.take()
+            if not len(level):
+                del self.levels[-heappop(self._order)]
+            elif request is None:
+                passed.append(heappop(self._order))
+        for priority in passed:
+            heappush(self._order, priority)
+        return request
 
     def unwait(self, request: Request) -> None:
         """Note that a request waits no longer."""
+        share = request.share
+        assert share is not None
         self.waiting -= 1
         self.queue_bytes -= request.size
-        if request.assigned:
-            request.assigned = False
-            self.assigned -= 1
+        share.waiting -= 1
+        share.bytes -= request.size
+        if not share.waiting:
+            del self.shares[share.client]
+        request.line = request.share = None
 
     def drop(self, request: Request) -> None:
         """End a request where it waits."""
-        self.unwait(request)
         request.done = True
         request.body = ()
-        self.dead += 1
-        if self.dead > SPARE and self.dead > self.waiting:
-            self._bury()
-
-    def _bury(self) -> None:
-        self.queue = _alive(self.queue)
-        self.again = _alive(self.again)
-        self.urgent = [entry for entry in self.urgent if not entry[2].done]
-        heapify(self.urgent)
-        for worker in self.workers.values():
-            worker.backlog = _alive(worker.backlog)
-        self.dead = 0
+        assert request.line is not None
+        request.line.drop()
+        self.unwait(request)
 
     def take_backlog(self, worker: Worker) -> list[Request]:
         """Take over what stands in the backlog of a worker that is gone."""
-        found = [request for request in worker.backlog if not request.done]
-        self.dead -= len(worker.backlog) - len(found)
-        worker.backlog.clear()
+        found = list(worker.backlog)
+        worker.backlog = FairQueue()
         for request in found:
             self.unwait(request)
         return found
 
+    def hold(self, client: bytes) -> None:
+        """Leave the requests of a client where they are: it does not read its replies."""
+        share = self.shares.get(client)
+        if share is not None and not share.held:
+            share.held = True
+            for place in self._places():
+                place.hold(share)
+
+    def release(self, client: bytes) -> None:
+        """Serve a client again."""
+        share = self.shares.get(client)
+        if share is not None and share.held:
+            share.held = False
+            for place in self._places():
+                place.release(share)
+
     def all_waiting(self) -> Iterator[Request]:
         """Give all requests that wait."""
-        return (request for request in chain(self.queue, self._elsewhere()) if not request.done)
+        return (request for place in self._places() for request in place)
 
     def expired(self, now: float) -> list[Request]:
         """Give the requests that have waited for too long, and note when the next ones will have."""
-        found = []
+        found: list[Request] = []
         self.next_due = NEVER
-        for request in self.queue:
-            if request.done:
-                continue
-            if request.due <= now:
-                found.append(request)
-            elif request.due < self.next_due:
-                self.next_due = request.due
-                if self.simple:  # the others came later
-                    break
-        for request in self._elsewhere():
-            if request.done:
-                continue
-            if request.due <= now:
-                found.append(request)
-            elif request.due < self.next_due:
-                self.next_due = request.due
+        for place in self._places():
+            due, next_due = place.expired(now, self.simple)
+            found += due
+            self.next_due = min(self.next_due, next_due)
         return found
 
-    def _elsewhere(self) -> Iterable[Request]:
-        backlogs = [worker.backlog for worker in self.workers.values() if worker.backlog] if self.sticky else []
-        return chain(self.again, (entry[2] for entry in self.urgent), *backlogs)
-
-
-def _alive(requests: deque[Request]) -> deque[Request]:
-    return deque(request for request in requests if not request.done)
+    def _places(self) -> list[FairQueue]:
+        backlogs = [worker.backlog for worker in self.workers.values()] if self.sticky else []
+        return [self.queue, *self.levels.values(), *backlogs]
 
 
 def _load(worker: Worker) -> tuple[int, float]:

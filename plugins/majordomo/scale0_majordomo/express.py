@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scale0_core.api import Effect, Frames, Send
 
-__all__ = ["Express", "RequestBase", "ServiceBase", "WorkerBase", "make_express"]
+__all__ = ["Express", "FairQueue", "RequestBase", "ServiceBase", "Share", "WorkerBase", "make_express"]
 
 
 class Express(Protocol):
@@ -23,16 +23,18 @@ class Express(Protocol):
 
 
 if TYPE_CHECKING:
+    from scale0_majordomo.queues import FairQueue, Share
     from scale0_majordomo.records import RequestBase, ServiceBase, WorkerBase
 
     make_express: Callable[..., Express] | None
 else:
     try:
         from scale0_majordomo import _express
-        from scale0_majordomo._express import RequestBase, ServiceBase, WorkerBase
+        from scale0_majordomo._express import FairQueue, RequestBase, ServiceBase, Share, WorkerBase
 
         make_express = _express.Express
     except ImportError:
+        from scale0_majordomo.queues import FairQueue, Share
         from scale0_majordomo.records import RequestBase, ServiceBase, WorkerBase
 
         make_express = None

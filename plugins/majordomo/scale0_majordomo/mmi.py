@@ -40,7 +40,7 @@ def _names(services: Services, body: Frames, now: float) -> list[str]:
 def _workers(services: Services, body: Frames, now: float) -> list[dict[str, Any]]:
     return [
         {
-            "service": _text(worker.service.name), "peer": worker.peer.hex(), "dialect": worker.dialect.value,
+            "service": _text(worker.service.name), "worker": worker.name, "dialect": worker.dialect.value,
             "credit": max(worker.credit, 0), "in_hand": len(worker.in_hand), "silent_s": round(now - worker.heard, 3),
         }
         for service in _asked(services, body) for worker in _all_of(service)

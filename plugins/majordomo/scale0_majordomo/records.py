@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from scale0_core.api import Effect, Frames
+from scale0_majordomo.queues import NEVER, FairQueue, Line, Share
 
 if TYPE_CHECKING:
     from scale0_majordomo.desk import Parts, Request, Service, Worker
     from scale0_majordomo.dialects import Dialect
 
-NEVER = float("inf")
+__all__ = ["NEVER", "Inside", "Outcome", "RequestBase", "ServiceBase", "WorkerBase"]
+
+
+class Outcome(NamedTuple):
+    """How a request ended: with a reply, or with an error if there is a code."""
+
+    body: Frames
+    code: int = 0
+    reason: str = ""
+
+
+Inside = Callable[[Outcome, float], Iterable["Effect"]]
 
 
 class RequestBase:
@@ -48,14 +60,16 @@ class RequestBase:
     """When its client's time is over, if that said so."""
     unsent = False
     """Whether it is known not to have reached its last worker."""
-    assigned = False
-    """Whether it waits in the backlog of one worker."""
+    line: Line | None = None
+    """Where it waits."""
+    share: Share | None = None
+    """What its client has waiting at the service, while it waits itself."""
     retry: bool | None = None
     """What the client says about repetitions; None leaves it to the service."""
     priority = 0
     key = b""
-    inside: Callable[[Frames | None, float], Iterable[Effect]] | None = None
-    """Takes the reply, or None when there is none, where the client is in the broker itself."""
+    inside: Inside | None = None
+    """Takes the outcome, where the client is in the broker itself."""
     part: Callable[[Frames], Iterable[Effect]] | None = None
     """Takes a part of the reply, where a client in the broker wants it as it comes."""
 
@@ -82,8 +96,8 @@ class ServiceBase:
     """A name, those who offer it, and what waits for them."""
 
     __slots__ = (
-        "again", "dead", "expiry", "max_bytes", "max_waiting", "next_due", "queue", "queue_bytes", "quick", "ready",
-        "replies", "requests", "simple", "waiting",
+        "expiry", "held", "max_bytes", "max_waiting", "next_due", "queue", "queue_bytes", "quick", "ready", "replies",
+        "requests", "shares", "simple", "waiting",
     )  # fmt: skip
 
     quick: bool
@@ -95,13 +109,14 @@ class ServiceBase:
     max_bytes: int
     ready: deque[Worker]
     """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
-    queue: deque[Request]
-    again: deque[Request]
+    queue: FairQueue
+    shares: dict[bytes, Share]
+    """What clients have waiting, by routing id; who has nothing is not there."""
+    held: Mapping[bytes, object]
+    """Clients of all services that read too slowly."""
     waiting: int
     queue_bytes: int
     next_due: float
     """No request that waits is due before."""
     requests: int
     replies: int
-    dead: int
-    """How many requests stand in queues though they are done."""

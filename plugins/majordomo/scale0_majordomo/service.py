@@ -8,16 +8,18 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, Send, SocketKind, get_logger
+from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, Send, SocketKind, get_logger, printable
 from scale0_majordomo import dialects, mmi
-from scale0_majordomo.desk import COUNTS, DRAINING, SPARE, Parts, Request, Service, Worker
+from scale0_majordomo.backpressure import Backpressure
+from scale0_majordomo.desk import COUNTS, DRAINING, LONGEST_LABEL, SPARE, Parts, Request, Service, Worker, weigh
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.express import make_express
-from scale0_majordomo.records import NEVER
-from scale0_majordomo.settings import MajordomoSettings
+from scale0_majordomo.records import NEVER, Outcome
+from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 from scale0_majordomo.telling import Observed
 from scale0_majordomo.titanic import Titanic
 from scale0_majordomo.titanic_store import Store
+from scale0_majordomo.watch import WorkerWatch
 
 LOG = get_logger("plugin.majordomo")
 
@@ -26,17 +28,15 @@ MMI = mmi.PREFIX
 MAX_CREDIT = 10_000
 MAX_TOLD = 10_000
 HIGH_WATER = 20_000
-"""Messages to a peer that reads late: more than it may have in hand, or than requests of its may wait by default."""
+"""Messages from a peer that ZeroMQ keeps; with few, its own heartbeats may end the process (libzmq 3937)."""
+UNREAD = 1_000
+"""Messages that ZeroMQ keeps for a peer that reads late; what is more waits in the core's outbox, bounded by bytes."""
 SWEEP_PAUSE = 0.05
 """Seconds between looks at the queues for requests that have waited for too long, when there are some all the time."""
 GONE_PAUSE = 0.25
 """Seconds after which the requests of clients that could not be reached are looked for."""
-PROBES = (0.005, 0.05)
-"""Seconds after a lost connection at which the workers that have requests are asked: the first may be too early."""
-PROBE_COST = 0.0005
-"""Seconds of rest for each worker that was asked, before they are asked again."""
-LOOK_COST = 0.000001
-"""The same for each worker that was looked at."""
+REFUSALS_LOGGED_EVERY = 10.0
+"""Seconds between two log lines about requests that were refused."""
 GONE, FULL = "EHOSTUNREACH", "EAGAIN"
 GENERATED = b"\0"
 """How the routing ids begin that ZeroMQ makes up; they never come back."""
@@ -45,7 +45,7 @@ NO_TERMS = Terms()
 MDP01, MDP02, OWN = Dialect.MDP01, Dialect.MDP02, Dialect.OWN
 
 
-class MajordomoService(Observed):
+class MajordomoService(Observed, Backpressure):
     """Takes requests from clients to workers, and replies back."""
 
     name = "majordomo"
@@ -68,6 +68,7 @@ class MajordomoService(Observed):
                 max_message=settings.max_message,
                 blob_over=8 * KIB,
                 watch_peers=True,
+                options={"SNDHWM": UNREAD},
             )
         }
         self._services: dict[bytes, Service] = {}
@@ -75,8 +76,9 @@ class MajordomoService(Observed):
         self._open: dict[Frames, Request] = {}
         """Requests of clients that gave them an id, by envelope and id."""
         self._addresses = count(1)
+        self._names = count(1)
         self._numbers = count()
-        self._alarms: list[tuple[float, int, Worker]] = []
+        self._watch = WorkerWatch(settings, self._workers)
         self._timers: list[tuple[float, int, Request]] = []
         self._timers_over = 0
         """How many of the timers are of requests that are done."""
@@ -86,9 +88,8 @@ class MajordomoService(Observed):
         self._gone: set[bytes] = set()
         """Clients that could not be reached and will not come back, until their requests are looked for."""
         self._gone_due = NEVER
-        self._lost_at = -NEVER
-        self._probe_due = NEVER
-        self._probe_not_before = -NEVER
+        self._late = {}
+        self._refusals_logged = -NEVER
         self._now = 0.0
         self._express = make_express and make_express(
             services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
@@ -161,9 +162,7 @@ class MajordomoService(Observed):
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        due = min(self._sweep_due, self._probe_due, self._gone_due)
-        if self._alarms and self._alarms[0][0] < due:
-            due = self._alarms[0][0]
+        due = min(self._sweep_due, self._watch.due, self._gone_due, self._resume_due)
         if self._timers and self._timers[0][0] < due:
             due = self._timers[0][0]
         if self._titanic is not None and (titanic := self._titanic.next_deadline()) is not None:
@@ -174,10 +173,11 @@ class MajordomoService(Observed):
         """Do what is due."""
         self._now = now
         effects: list[Effect] = [] if self._titanic is None else self._titanic.on_deadline(now)
-        while self._alarms and self._alarms[0][0] <= now:
-            _, _, worker = heappop(self._alarms)
-            if worker.credit:
-                effects += self._look_at(worker, now)
+        if self._watch.due <= now:
+            silent, beats = self._watch.on_deadline(now)
+            for worker in silent:
+                effects += self._lose(worker, "silent", now)
+            effects += [(SOCKET, beat) for beat in beats if beat[0] in self._workers]
         while self._timers and self._timers[0][0] <= now:
             _, _, request = heappop(self._timers)
             request.timed = False
@@ -185,8 +185,8 @@ class MajordomoService(Observed):
                 self._timers_over -= 1
             else:
                 effects += self._time_over(request)
-        if self._probe_due <= now:
-            effects += self._probe(now)
+        if self._resume_due <= now:
+            effects += self._resume(now)
         if self._gone_due <= now:
             effects += self._abandon(now)
         if self._sweep_due <= now:
@@ -195,8 +195,7 @@ class MajordomoService(Observed):
 
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Ask the workers that have requests, in a moment, whether it was one of them."""
-        self._lost_at = now
-        self._probe_due = min(self._probe_due, max(now + PROBES[0], self._probe_not_before))
+        self._watch.connection_lost(now)
         return ()
 
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
@@ -207,9 +206,14 @@ class MajordomoService(Observed):
         self._told.pop(peer, None)
         worker = self._workers.get(peer)
         if worker is None:
-            if reason == GONE and peer[:1] == GENERATED:
-                self._gone.add(peer)
-                self._gone_due = min(self._gone_due, now + GONE_PAUSE)
+            if reason == GONE:
+                self._let_go(peer, now)
+                if peer[:1] == GENERATED:
+                    self._gone.add(peer)
+                    self._gone_due = min(self._gone_due, now + GONE_PAUSE)
+            else:
+                self.on_sent(socket, frames, now)
+                LOG.warning("a reply was dropped: its client does not read", reason=reason, bytes=sum(map(len, frames)))
             return ()
         if reason == FULL:
             request = self._request_in(frames, worker)
@@ -251,8 +255,8 @@ class MajordomoService(Observed):
         known = self._services.get(service) or self._make(service)
         if titanic is None or known is None:
             return [] if titanic is None else titanic.executed(ident, None, now)
-        request = Request(b"%d" % next(self._addresses), MDP01, (b"",), known, body)
-        request.inside = lambda reply, then: titanic.executed(ident, reply, then)
+        request = Request(b"%d" % next(self._addresses), MDP01, (b"\0titanic",), known, body)
+        request.inside = titanic.taker(ident)
         effects = self._requested(request, now)
         self._tidy(known)
         return effects
@@ -287,7 +291,8 @@ class MajordomoService(Observed):
             self.counts["refused"] += 1
             if self._telling is not None:
                 self._telling.refused(said.service, now)
-            return [(SOCKET, dialects.error(back, 429, "there are too many services"))] if said.dialect is OWN else ()
+            self._log_refusals("there are too many services", said.service, now)
+            return self._error(said.dialect, back, said.service, 429, "there are too many services")
         request = Request(b"%d" % next(self._addresses), said.dialect, back, service, said.body)
         if said.dialect is OWN:
             effects = self._own_requested(request, said.ident, said.options, now)
@@ -304,6 +309,9 @@ class MajordomoService(Observed):
             return self._lose(worker, "disconnected", now) if worker is not None else ()
         if worker is None:
             return self._ready(peer, said, now) if word is Word.READY else self._unknown(peer, said)
+        if word is Word.READY and self._watch.may_be_another(worker):
+            # the old connection is gone, since ZeroMQ has let in another of the same routing id
+            return [*self._lose(worker, "cannot be reached", now), *self._ready(peer, said, now)]
         worker.heard = now
         if said.dialect is not worker.dialect:
             return self._dismiss(worker, "two dialects", now)
@@ -338,13 +346,11 @@ class MajordomoService(Observed):
             return self._unknown(peer, said)
         assert credit is not None
         worker = self._workers[peer] = Worker(peer, said.dialect, said.envelope, service, credit, now)
+        worker.name = f"w{next(self._names)}"
         service.add(worker)
         if self._telling is not None:
             self._telling.joined(worker, now)
-        if len(self._alarms) > 2 * len(self._workers) + SPARE:
-            self._alarms = [alarm for alarm in self._alarms if alarm[2].credit]
-            heapify(self._alarms)
-        self._set_alarm(worker, now)
+        self._watch.begin(worker, now)
         effects = self._give(worker, now)
         return effects if self._titanic is None else [*effects, *self._titanic.offered(said.service, now)]
 
@@ -426,7 +432,7 @@ class MajordomoService(Observed):
             else:
                 effects.append(self._hand_over(request, worker, now))
         for request in reversed(rest):
-            request.size = sum(map(len, request.body))
+            request.size = weigh(request.body)
             self._wait(request, now + request.service.expiry, first=True)
         return effects
 
@@ -443,41 +449,16 @@ class MajordomoService(Observed):
         worker.credit = min(worker.credit, len(worker.in_hand))
         return [] if request.done else self._again([request], now)
 
-    def _set_alarm(self, worker: Worker, now: float) -> None:
-        due = min(worker.sent + self._settings.heartbeat, worker.heard + self._patience(worker))
-        heappush(self._alarms, (max(due, now + 0.001), next(self._numbers), worker))
-
-    def _patience(self, worker: Worker) -> float:
-        return self._settings.busy_timeout if worker.in_hand else self._settings.heartbeat * self._settings.liveness
-
-    def _look_at(self, worker: Worker, now: float) -> Iterable[Effect]:
-        """Send a heartbeat when nothing was sent for a while, and forget who is silent for too long."""
-        if now - worker.heard >= self._patience(worker):
-            return self._lose(worker, "silent", now)
-        effects = [self._beat(worker, now)] if now - worker.sent >= self._settings.heartbeat else []
-        self._set_alarm(worker, now)
-        return effects
-
-    def _beat(self, worker: Worker, now: float) -> Effect:
-        worker.sent = now
-        return (SOCKET, dialects.to_worker(worker.dialect, worker.envelope, Word.HEARTBEAT))
-
-    def _probe(self, now: float) -> list[Effect]:
-        """Send something to the workers that have requests, to see whether they are there."""
-        effects = [self._beat(worker, now) for worker in self._workers.values() if worker.in_hand]
-        self._probe_not_before = now + PROBES[0] + PROBE_COST * len(effects) + LOOK_COST * len(self._workers)
-        late = self._lost_at + PROBES[1]
-        self._probe_due = max(late, self._probe_not_before) if now < late else NEVER
-        return effects
-
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _make(self, name: bytes) -> Service | None:
         if len(self._services) >= self._settings.max_services:
             return None
-        settings = self._settings.services.get(name.decode("utf-8", "backslashreplace"), self._settings.default)
-        service = self._services[name] = Service(name, settings)
+        service = self._services[name] = Service(name, self._settings_of(name), self._late)
         return service
+
+    def _settings_of(self, service: bytes) -> ServiceSettings:
+        return self._settings.services.get(service.decode("utf-8", "backslashreplace"), self._settings.default)
 
     def _tidy(self, service: Service) -> None:
         """Forget a service that nobody offers and nobody waits for; its figures are kept in the total."""
@@ -490,34 +471,35 @@ class MajordomoService(Observed):
         """Give a new request to a worker, or let it wait."""
         service = request.service
         service.requests += 1
-        if not service.quick:
-            chosen = service.take_worker(request)
-            if chosen is not None:
-                return (self._hand_over(request, chosen, now),)
-        elif not service.waiting:
-            ready = service.ready
-            while ready:
-                worker = ready.popleft()
-                worker.queued = False
-                if len(worker.in_hand) < worker.credit:
-                    return (self._hand_over(request, worker, now),)
-        body = request.body
-        request.size = size = len(body[0]) if len(body) == 1 else sum(map(len, body))
-        if service.waiting >= service.max_waiting or service.queue_bytes + size > service.max_bytes:
-            service.counts["refused"] += 1
-            self._now = now
-            return self._fail(request, "refused", 429, "too many requests wait for this service")
-        due = now + service.expiry
-        if service.simple:
-            service.waiting += 1
-            service.queue_bytes += size
-            request.due = due
-            service.queue.append(request)
+        client = request.back[0]
+        if client in self._late:  # it has replies to read first
+            chosen = None
+        elif service.quick:
+            chosen = service.take_ready() if not service.waiting or not service.available else None
         else:
-            service.wait(request, due)
-        if due < service.next_due:
-            self._expect_due(service, due)
+            chosen = service.take_worker(request)
+        if chosen is not None:
+            return (self._hand_over(request, chosen, now),)
+        request.size = size = weigh(request.body)
+        if not service.may_wait(client, size):
+            return self._refuse(request, now)
+        self._wait(request, now + service.expiry)
         return ()
+
+    def _refuse(self, request: Request, now: float) -> list[Effect]:
+        """Refuse a request that there is no room for."""
+        service = request.service
+        service.counts["refused"] += 1
+        self._now = now
+        self._log_refusals("too many wait", service.name, now)
+        return self._fail(request, "refused", 429, "too many requests wait for this service")
+
+    def _log_refusals(self, reason: str, service: bytes, now: float) -> None:
+        """Log that requests are refused, now and then: clients of MDP are not told."""
+        if now - self._refusals_logged >= REFUSALS_LOGGED_EVERY:
+            self._refusals_logged = now
+            total = self.totals()["refused"]
+            LOG.warning("requests refused", reason=reason, service=printable(service, LONGEST_LABEL), total=total)
 
     def _own_requested(self, request: Request, ident: bytes, options: bytes, now: float) -> Iterable[Effect]:
         """Take a request with an id, and what its client wants of it."""
@@ -595,7 +577,7 @@ class MajordomoService(Observed):
             self._telling.answered(request, worker, body, now)
         if request.inside is not None:
             request.done = True
-            return [*request.inside(body, now), *self._give(worker, now)]
+            return [*request.inside(Outcome(body), now), *self._give(worker, now)]
         if request.dialect is OWN:
             self._finish(request)
             effect: Effect = (SOCKET, (*request.back, options, *body))
@@ -643,10 +625,10 @@ class MajordomoService(Observed):
 
     def _finish(self, request: Request) -> None:
         request.done = True
+        request.body = ()  # a timer, or a worker that was told to stop, may keep it for long
         if request.open_as:
             del self._open[request.open_as]
         if request.timed:
-            request.body = ()  # its timer may keep it for long
             self._timers_over += 1
             if self._timers_over > SPARE and self._timers_over * 2 > len(self._timers):
                 self._timers = [timer for timer in self._timers if not timer[2].done]
@@ -660,8 +642,16 @@ class MajordomoService(Observed):
         request.parts = None
         self._finish(request)
         if request.inside is not None:
-            return list(request.inside(None, self._now))
-        return [(SOCKET, dialects.error(request.back, code, reason))] if request.dialect is OWN else []
+            return list(request.inside(Outcome((), code, reason), self._now))
+        return self._error(request.dialect, request.back, request.service.name, code, reason)
+
+    def _error(self, dialect: Dialect, back: Frames, service: bytes, code: int, reason: str) -> list[Effect]:
+        """Tell a client of an error; MDP has none, so its clients get a reply that says so, or nothing."""
+        if dialect is OWN:
+            return [(SOCKET, dialects.error(back, code, reason))]
+        if self._settings_of(service).error_replies:
+            return [(SOCKET, (*back, b"%d" % code, reason.encode()))]
+        return []
 
     def _give_up(self, request: Request) -> list[Effect]:
         """Stop to work on a request: it waits no longer, and a worker of our own dialect is told."""

@@ -23,8 +23,23 @@ class ServiceSettings:
     resend: bool = setting(True, "Whether a request whose worker died goes to another one.")
     max_tries: int = setting(3, "How many workers may get a request, one after the other.", validator=ge(1))
     expiry: float = setting(60.0, "Seconds for which a request may wait for a worker.", validator=ge(0.001))
-    max_queue: int = setting(10_000, "Requests that may wait.", validator=ge(0))
-    max_queue_bytes: int = setting(64 * MIB, "Bytes of requests that may wait.", validator=ge(0))
+    max_queue: int = setting(
+        131_072,
+        "Maximum number of waiting requests; one client may have at most four times as many as are free.",
+        validator=ge(0),
+    )
+    max_queue_bytes: int = setting(
+        64 * MIB,
+        "Maximum memory of waiting requests in bytes: of each its body, 448, and 64 a frame. One client may have at "
+        "most four times as much as is free.",
+        validator=ge(0),
+    )
+    error_replies: bool = setting(
+        False,
+        "Send clients of MDP 0.1 and 0.2 a reply of two frames, code and reason, when their request is refused, "
+        "expires or fails. MDP has no errors: without this they get nothing, with it a reply that only they can tell "
+        "from one of the service.",
+    )
 
 
 @attrs.frozen
@@ -47,8 +62,14 @@ class MajordomoSettings:
         True,
         "Let Scale0's workers and plugins be called by MDP, and MDP workers by Scale0's clients, through this broker.",
     )
-    bridge_frontend: str = setting("ipc://{runtime}/frontend", "Where the broker takes tasks.")
-    bridge_backend: str = setting("ipc://{runtime}/backend", "Where the broker takes workers.")
+    bridge_frontend: str = setting("", "Address at which a broker takes tasks; empty: this broker's own.")
+    bridge_backend: str = setting("", "Address at which a broker takes workers; empty: this broker's own.")
+    claim: float = setting(
+        600.0,
+        "Seconds for which a name that MDP workers have served stays theirs after the last one left: requests wait for "
+        "the next one rather than go to a service of Scale0 of the same name.",
+        validator=ge(0),
+    )
     titanic: bool = setting(False, "Offer titanic.request, titanic.reply and titanic.close: requests kept on disk.")
     titanic_expiry: float = setting(
         604800.0,

@@ -35,6 +35,7 @@ from itertools import count
 from typing import Protocol
 
 from scale0_core.api import MIB, Effect, Frames, Job, JobResult, get_logger
+from scale0_majordomo.records import Inside
 from scale0_majordomo.titanic_store import (
     Close,
     Done,
@@ -380,6 +381,10 @@ class Titanic:
             return []
         self._ready.append(lane)
         return self._hand_out(now)
+
+    def taker(self, ident: str) -> Inside:
+        """Return what takes the outcome of a request."""
+        return lambda outcome, now: self.executed(ident, None if outcome.code else outcome.body, now)
 
     def executed(self, ident: str, body: Frames | None, now: float) -> list[Effect]:
         """Take the reply of a worker; None when there will be none, so that the request is to be tried again."""

@@ -193,11 +193,15 @@ def conserved(service):
         ended = sum(each.counts[n] for n in ("errors", "expired", "refused", "cancelled", "failed", "abandoned"))
         assert each.requests == each.replies + ended + len(waiting) + len(in_hand), each.name
         assert each.waiting == len(waiting)
-        assert each.queue_bytes == sum(len(frame) for request in waiting for frame in request.body)
-        assert each.assigned == sum(request.assigned for request in waiting)
-        dead = sum(r.done for r in (*each.queue, *each.again, *(entry[2] for entry in each.urgent)))
-        dead += sum(r.done for worker in each.workers.values() for r in worker.backlog)
-        assert each.dead == dead
+        assert each.queue_bytes == sum(512 - 64 + sum(64 + len(frame) for frame in r.body) for r in waiting)
+        shares = Counter(request.back[0] for request in waiting)
+        assert {client: share.waiting for client, share in each.shares.items()} == shares
+        assert sum(share.bytes for share in each.shares.values()) == each.queue_bytes
+        assert all(share.held == (client in service._late) for client, share in each.shares.items())
+        places = [each.queue, *each.levels.values(), *(worker.backlog for worker in each.workers.values())]
+        free = [request for request in waiting if not request.share.held]
+        assert len(free) <= sum(place.available for place in places) <= len(waiting)
+        assert sum(map(len, places)) <= 2 * len(waiting) + 64 * len(shares)
         assert each.workers or each.waiting or each.draining, "a service that nobody uses is forgotten"
         assert len(each.ready) == len(set(map(id, each.ready))), "a worker stands there once"
         for worker in each.workers.values():
@@ -205,20 +209,20 @@ def conserved(service):
             assert all(request.worker is worker for request in worker.in_hand.values())
             assert worker.queued == (worker in each.ready)
             room = len(worker.in_hand) < worker.credit
-            wanted = each.waiting > each.assigned or any(not request.done for request in worker.backlog)
+            wanted = each.available or worker.backlog.available
             assert not (room and wanted), "nobody idles while requests wait"
             if room and each.quick:
                 assert worker.queued
         for worker in each.draining.values():
             assert worker.credit == DRAINING
-            assert not worker.backlog
+            assert not len(worker.backlog)
         if each.waiting:
             assert each.next_due <= min(request.due for request in waiting)
             assert each in service._queues
             assert service._sweep_due <= max(each.next_due, service._sweep_due)
     assert all(not request.done for request in service._open.values())
     assert sum(timer[2].done for timer in service._timers) == service._timers_over
-    alive = [alarm[2] for alarm in service._alarms if alarm[2].credit]
+    alive = [alarm[2] for alarm in service._watch.alarms if alarm[2].credit]
     assert sorted(map(id, alive)) == sorted(map(id, service._workers.values())), "one alarm for each worker"
 
 
@@ -229,5 +233,5 @@ def nothing_left(service):
     assert not service._open
     assert not service._queues
     assert not service._gone
-    assert not [alarm for alarm in service._alarms if alarm[2].credit]
+    assert not [alarm for alarm in service._watch.alarms if alarm[2].credit]
     assert not [timer for timer in service._timers if not timer[2].done]

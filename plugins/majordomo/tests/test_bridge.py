@@ -14,7 +14,7 @@ from scale0_core.client import CallError
 from scale0_core.client import Client as Scale0Client
 from scale0_core.client import Worker as Scale0Worker
 from scale0_core.testing import Script, check_service
-from scale0_majordomo import Client, Worker
+from scale0_majordomo import CallTimedOutError, Client, RemoteError, Worker
 from scale0_majordomo.bridge import Bridge
 from scale0_majordomo.bridged import BridgedMajordomo
 from scale0_majordomo.settings import MajordomoSettings
@@ -40,7 +40,7 @@ def test_a_request_goes_to_a_scale0_worker_and_back():
     script.feed("requests", "o", "S0MC01", "\x01", "id", "upper", "", body)
     _, _, _, service, number, _ = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "hello")
     script.feed("tasks", "S0C01", "ERROR", '{"code":504,"message":"late"}', service, number)
-    script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "504", "late")
+    script.expect("requests", "o", "S0MC01", "\x04", "id", "upper", "408", "late")  # its timeout, as we say it
     script.feed("tasks", "S0C01", "TASKREPLY", "", service, number, "too late")
     script.expect_nothing()
 
@@ -360,16 +360,134 @@ def stream_when_there(client, service):
     yield from stream
 
 
-def call_when_there(client, service, body):
+def call_when_there(client, service, body, until=lambda error: False):
     """Call a service that the broker hears of in a moment."""
     end = time.monotonic() + 20
     while True:
         try:
             return client.call(service, body, timeout=5).body
-        except Exception:
-            if time.monotonic() > end:
+        except Exception as error:
+            if time.monotonic() > end or until(error):
                 raise
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize("parts", [(), ("a", "b")])
+def test_a_reply_without_a_body_has_an_empty_frame_for_clients_of_mdp(parts):
+    """A worker of Scale0 that returns nothing, or is a generator, ends so; stock clients insist on a frame."""
+    script = Script(bridged(scale0_offers("upper")), start=1.0)
+    for peer, head in (("c1", ("", "MDPC01")), ("c2", ("MDPC02", "\x01")), ("own", ("S0MC01", "\x01", "id"))):
+        more = ("upper", "") if peer == "own" else ("upper",)
+        script.feed("requests", peer, *head, *more, "x")
+        number = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")[4]
+        for part in parts:
+            script.feed("tasks", "S0C01", "TASKREPLY", '{"more":true}', "upper", number, part)
+        script.feed("tasks", "S0C01", "TASKREPLY", "", "upper", number)
+        if peer == "c1":
+            script.expect("requests", "c1", "", "MDPC01", "upper", *(parts or ("",)))
+            continue
+        for part in parts:
+            script.expect("requests", peer, head[0], "\x02", *head[2:], *more, part)
+        end = ("id", "upper", '{"empty":true}') if peer == "own" else ("upper",)
+        script.expect("requests", peer, head[0], "\x03", *end, "")
+
+
+def test_a_stream_that_is_too_large_for_one_reply_ends_in_an_error_and_takes_no_memory():
+    service = bridged(scale0_offers("upper"))
+    script = Script(service, start=1.0)
+    script.feed("requests", "c", "", "MDPC01", "upper", "x")
+    number = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")[4]
+    for _ in range(17):
+        script.feed("tasks", "S0C01", "TASKREPLY", '{"more":true}', "upper", number, bytes(1024 * 1024))
+    assert not service._abroad
+    assert service.totals()["errors"] == 1
+
+
+def test_what_happened_to_a_task_reaches_its_client():
+    """What a worker said, that its time was over, that it died: each with its code."""
+    script = Script(bridged(), start=1.0)
+    script.feed("requests", "w", "S0MW01", "\x01", "count")
+    serving(script)
+    script.feed("offers", "S0W01", "TASK", "", "count", "1", "x")
+    address = script.expect("requests", "w", "S0MW01", "\x02", ..., "count", "", "x")[3]
+    script.feed("requests", "w", "S0MW01", "\x07", address, "555", "out of paper")
+    told = script.expect("offers", "S0W01", "TASKREPLY", ..., "count", "1")
+    assert json.loads(told[2]) == {"code": 555, "message": "out of paper"}
+    script.feed("offers", "S0W01", "TASK", "", "count", "2", "x")
+    script.expect("requests", "w", "S0MW01", "\x02", ..., "count", "", "x")
+    script.feed("offers", "S0W01", "TASK", "", "count", "3", "x")
+    for _ in range(31):
+        script.sleep(2.0)
+        script.feed("requests", "w", "S0MW01", "\x05")
+    told = [frames for socket, frames in script.sent if socket == "offers" and frames[1] == b"TASKREPLY"][-1]
+    assert told[4] == b"3"
+    assert json.loads(told[2]) == {"code": 504, "message": "nobody took it within 60 s"}
+
+
+def test_a_name_that_workers_of_mdp_have_served_stays_theirs_for_a_while():
+    registry = scale0_offers("echo")
+    script = Script(bridged(registry), start=1.0)
+    script.feed("requests", "w", "", "MDPW01", "\x01", "echo")
+    script.feed("requests", "w", "", "MDPW01", "\x05")
+    script.feed("requests", "c", "", "MDPC01", "mmi.service", "echo")
+    script.expect("requests", "c", "", "MDPC01", "mmi.service", "404")
+    script.feed("requests", "c", "", "MDPC01", "echo", "for a worker")
+    scale0_offers_again = Provider(service="echo", provider="v", kind="worker", state="responsive")
+    registry.put(scale0_offers_again)
+    script.sleep(1.0)
+    script.expect_nothing()
+    script.feed("requests", "w2", "", "MDPW01", "\x01", "echo")
+    script.expect("requests", "w2", "", "MDPW01", "\x02", ..., "", "for a worker")
+    script.feed("requests", "w2", "", "MDPW01", "\x05")
+    script.sleep(599.0)
+    script.sent.clear()
+    script.feed("requests", "c", "", "MDPC01", "echo", "waits")
+    assert not [frames for socket, frames in script.sent if socket == "tasks"]
+    script.sleep(1.1)  # nobody came back: now it is Scale0's
+    assert [frames[5] for socket, frames in script.sent if socket == "tasks"] == [b"waits"]
+
+
+@pytest.mark.requirement("R94")
+def test_in_a_real_broker_the_bridge_follows_the_broker_to_tcp(scale0_broker):
+    settings = {
+        "network": {"frontend_port": 0, "backend_port": 0},
+        "plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}},
+    }
+    broker = scale0_broker(["majordomo"], settings)
+    mdp, frontend = broker.address("majordomo", "requests"), broker.address("scale0", "frontend")
+    assert frontend.startswith("tcp://")
+    with Scale0Worker(frontend) as worker, Client(mdp, timeout=20) as client:
+        worker.add("nothing", lambda body: None)
+        worker.add("parts", lambda body: iter([b"a", b"b"]))
+        worker.wait_ready()
+        assert client.call("nothing", b"x").body == b""
+        with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+            socket.linger, socket.rcvtimeo = 0, 20_000
+            socket.connect(mdp)
+            socket.send_multipart([b"MDPC01", b"nothing", b"x"])
+            assert socket.recv_multipart() == [b"MDPC01", b"nothing", b""]
+
+
+@pytest.mark.requirement("R94")
+def test_in_a_real_broker_errors_and_timeouts_pass_the_bridge(broker):
+    mdp, frontend = broker.address("majordomo", "requests"), broker.address("scale0", "frontend")
+    worker = Worker(mdp)
+
+    @worker.service("broken")
+    def broken(request):
+        raise RemoteError("out of paper", 555)
+
+    with worker, Scale0Worker(frontend) as scale0_worker, Client(mdp, timeout=20) as client:
+        release = threading.Event()
+        scale0_worker.add("slow", lambda body: release.wait(20) and b"")
+        scale0_worker.wait_ready()
+        worker.wait_ready()
+        with pytest.raises(CallTimedOutError):
+            client.call("slow", b"x", timeout=0.5)
+        release.set()
+        with Scale0Client(frontend, timeout=20) as scale0_client, pytest.raises(CallError) as told:
+            call_when_there(scale0_client, "broken", b"", until=lambda error: error.code == 555)
+        assert "out of paper" in str(told.value)
 
 
 def test_titanic_carries_out_requests_for_services_of_scale0(tmp_path):

@@ -55,22 +55,151 @@ def test_requests_expire_when_their_time_has_come():
 
 
 def test_the_queue_is_bounded_in_number_and_bytes():
-    majordomo = Majordomo(max_queue=2, services={"bytes": ServiceSettings(max_queue_bytes=10)})
+    """Of each request 448 bytes count beside its body, and 64 of each frame."""
+    majordomo = Majordomo(max_queue=2, services={"bytes": ServiceSettings(max_queue_bytes=448 + 128 + 10 + 512)})
     for ident in "123":
         majordomo.ask("c", version="own", ident=ident)
     majordomo.fails("c", 429, "3")
     majordomo.ask("c", "12345", "67890", service="bytes", version="own", ident="4")
-    majordomo.ask("c", "", service="bytes", version="own", ident="5")
-    majordomo.ask("c", "x", service="bytes", version="own", ident="6")
-    majordomo.fails("c", 429, "6", "bytes")
+    majordomo.ask("c", "x", service="bytes", version="own", ident="5")
+    majordomo.fails("c", 429, "5", "bytes")
+    majordomo.ask("c", "", service="bytes", version="own", ident="6")
+    majordomo.ask("c", "", service="bytes", version="own", ident="7")
+    majordomo.fails("c", 429, "7", "bytes")
     majordomo.ask("c", "x", service="bytes")  # MDP has no word for it
     majordomo.expect_nothing()
-    assert majordomo.totals["refused"] == 3
+    assert majordomo.totals["refused"] == 4
     conserved(majordomo.service)
     majordomo.cancel("c", "1")
     majordomo.fails("c", 410, "1")
-    majordomo.ask("c", version="own", ident="7")
+    majordomo.ask("c", version="own", ident="8")
     majordomo.expect_nothing()
+
+
+# --- fair by client ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduling", ["lru", "least", "priority", "sticky"])
+def test_clients_are_served_in_turn(scheduling):
+    majordomo = Majordomo(scheduling=scheduling)
+    options = {"key": "same"} if scheduling == "sticky" else {}
+    majordomo.ready("w", version="own")
+    for client, requests in (("greedy", 6), ("modest", 2), ("late", 1)):
+        for number in range(requests):
+            ident = f"{client}{number}"
+            majordomo.ask(client, ident, version="own", ident=ident, **options)
+    served = []
+    for _ in range(9):
+        *_, address, _, _, body = majordomo.all_sent()[-1]
+        served.append(body.decode())
+        majordomo.reply("w", address, "r", version="own")
+    expected = "greedy0 greedy1 modest0 late0 greedy2 modest1 greedy3 greedy4 greedy5"
+    assert " ".join(served) == expected
+    conserved(majordomo.service)
+
+
+def test_one_client_cannot_fill_the_queue_for_all():
+    """Nor can a few: one that comes later finds room."""
+    majordomo = Majordomo(max_queue=1000)
+    for client in range(3):
+        for number in range(1001):
+            majordomo.ask(f"greedy{client}", version="own", ident=str(number))
+        refused = majordomo.all_sent()
+        assert refused
+        assert {frames[5] for frames in refused} == {b"429"}
+    waiting = {share.client: share.waiting for share in majordomo.service._services[b"echo"].shares.values()}
+    assert waiting[b"greedy0"] == 800, "alone it may have four fifths"
+    majordomo.ask("modest", version="own")
+    majordomo.expect_nothing()
+    conserved(majordomo.service)
+
+
+def test_the_share_of_a_client_is_bounded_by_bytes_too():
+    majordomo = Majordomo(max_queue_bytes=10 * 1024)
+    for number in range(9):
+        majordomo.ask("greedy", "x" * 512, version="own", ident=str(number))
+    majordomo.fails("greedy", 429, "8")
+    majordomo.ask("modest", "x" * 1024, version="own")
+    majordomo.expect_nothing()
+    conserved(majordomo.service)
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.2"])
+def test_clients_of_mdp_are_told_of_refusals_if_they_asked_for_it(version, caplog):
+    majordomo = Majordomo(max_queue=0)
+    majordomo.ask("c", version=version)
+    majordomo.ask("c", version=version)
+    majordomo.expect_nothing()
+    assert [record.getMessage() for record in caplog.records] == ["requests refused"], "it is logged, not each time"
+    assert majordomo.totals["refused"] == 2
+    majordomo = Majordomo(max_queue=0, error_replies=True, max_services=1)
+    majordomo.ask("c", version=version)
+    majordomo.answered("c", "429", "too many requests wait for this service", version=version)
+    majordomo.ready("w", service="only")
+    majordomo.ask("c", service="more", version=version)
+    majordomo.answered("c", "429", "there are too many services", version=version, service="more")
+
+
+# --- clients that do not read -----------------------------------------------------------------------------------------
+
+
+def delayed(majordomo, frames):
+    """Let a message wait in the core's outbox."""
+    majordomo.service.on_delayed(SOCKET, frames, majordomo.now)
+    return frames
+
+
+def left(majordomo, frames):
+    """Let a message leave that waited; as in the loop, what follows comes in the next turn, which a message begins."""
+    majordomo.service.on_sent(SOCKET, frames, majordomo.now)
+    majordomo.mmi("service", "x")
+
+
+@pytest.mark.parametrize("scheduling", ["lru", "least", "priority", "sticky"])
+def test_requests_of_a_client_that_does_not_read_wait_until_it_does(scheduling):
+    majordomo = Majordomo(scheduling=scheduling)
+    options = {"key": "same"} if scheduling == "sticky" else {}
+    majordomo.ready("w", version="own")
+    for number in range(3):
+        majordomo.ask("slow", f"slow{number}", version="own", ident=str(number), **options)
+    *_, address, _, _, _ = majordomo.all_sent()[-1]
+    reply = delayed(majordomo, (b"slow", b"S0MC01", b"\3", b"9", b"echo", b"", b"an earlier reply"))
+    majordomo.reply("w", address, "r", version="own")
+    (frames,) = majordomo.all_sent()
+    delayed(majordomo, frames)
+    majordomo.ask("slow", "slow3", version="own", ident="3", **options)
+    majordomo.expect_nothing()
+    majordomo.ask("other", "other", version="own", ident="1", **options)
+    *_, address, _, _, body = majordomo.all_sent()[-1]
+    assert body == b"other", "others go on"
+    majordomo.reply("w", address, "r", version="own")
+    majordomo.answered("other", "r", version="own", ident="1")
+    conserved(majordomo.service)
+    left(majordomo, reply)
+    majordomo.expect_nothing()
+    left(majordomo, frames)
+    for number in (1, 2, 3):
+        *_, address, _, _, body = majordomo.all_sent()[-1]
+        assert body == b"slow%d" % number
+        majordomo.reply("w", address, "r", version="own")
+    conserved(majordomo.service)
+
+
+def test_a_client_that_does_not_read_and_is_gone_holds_nothing():
+    majordomo = Majordomo()
+    majordomo.ready("w")
+    majordomo.ask("slow", "1")
+    address = majordomo.gets("w", "1")
+    majordomo.reply("w", address, "r")
+    (frames,) = majordomo.all_sent()
+    delayed(majordomo, frames)
+    majordomo.ask("slow", "2")
+    majordomo.expect_nothing()
+    majordomo.service.on_undelivered(SOCKET, frames, "EHOSTUNREACH", majordomo.now)
+    majordomo.mmi("service", "x")
+    majordomo.gets("w", "2")
+    assert not majordomo.service._late
+    conserved(majordomo.service)
 
 
 def test_a_queue_of_none_still_lets_requests_through_to_idle_workers():
@@ -124,7 +253,6 @@ def test_requests_that_end_while_they_wait_leave_no_room_taken(majordomo):
         majordomo.cancel("c", str(number))
     echo = service._services[b"echo"]
     assert len(echo.queue) < 200
-    assert not any(request.body for request in echo.queue if request.done)
     assert len(service._timers) < 200
     conserved(service)
 

@@ -353,8 +353,8 @@ def test_mmi_lists_services_workers_and_figures(majordomo):
     assert code == 200
     row = {"service": "echo", "silent_s": 1.5}
     assert rows == [
-        {**row, "peer": b"w1".hex(), "dialect": "0.1", "credit": 1, "in_hand": 1},
-        {**row, "peer": b"w2".hex(), "dialect": "scale0", "credit": 5, "in_hand": 0},
+        {**row, "worker": "w1", "dialect": "0.1", "credit": 1, "in_hand": 1},
+        {**row, "worker": "w2", "dialect": "scale0", "credit": 5, "in_hand": 0},
     ]
     assert len(majordomo.mmi("workers", "")[1]) == 3
     assert majordomo.mmi("workers", "nobody") == (200, [])
@@ -454,7 +454,7 @@ def test_alarms_and_lists_do_not_grow_with_workers_that_come_and_go(majordomo):
     for number in range(2000):
         majordomo.ready(f"w{number}")
         majordomo.leave(f"w{number}")
-    assert len(service._alarms) < 200
+    assert len(service._watch.alarms) < 200
     assert len(service._services[b"echo"].ready) < 200
     for _ in range(2000):
         majordomo.ready("same")

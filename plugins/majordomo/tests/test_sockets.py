@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from random import Random
 
 import pytest
@@ -48,17 +50,34 @@ class Peers:
         self.until(service, b"200")
         return socket
 
-    def until(self, service, code):
+    def until(self, service, code, seconds=PATIENCE_MS / 1000):
+        """Wait until a service is there or not; tell whether it came to that in time."""
+        end = time.monotonic() + seconds
         with self(zmq.REQ) as asking:
-            while True:
+            while time.monotonic() < end:
                 asking.send_multipart([b"MDPC01", b"mmi.service", service])
                 if asking.recv_multipart()[-1] == code:
-                    return
+                    return True
+        assert seconds < PATIENCE_MS / 1000, (service, code)
+        return False
+
+    def stubborn_worker(self, **options):
+        """Connect a worker as stock ones do: if it hears nothing of the broker, it makes another socket."""
+        for _ in range(20):
+            socket = self(**options)
+            socket.send_multipart([b"", b"MDPW01", READY, b"echo"])
+            if self.until(b"echo", b"200", seconds=1.0):
+                return socket
+            socket.close()
+        raise AssertionError("it is not let in")
+
+    def mmi(self, name, service):
+        with self(zmq.REQ) as asking:
+            asking.send_multipart([b"MDPC01", name, service])
+            return json.loads(asking.recv_multipart()[-1])
 
     def stats(self, service=b"echo"):
-        with self(zmq.REQ) as asking:
-            asking.send_multipart([b"MDPC01", b"mmi.stats", service])
-            return json.loads(asking.recv_multipart()[-1])[service.decode()]
+        return self.mmi(b"mmi.stats", service)[service.decode()]
 
 
 def served(worker, *reply):
@@ -174,20 +193,35 @@ def test_a_worker_that_dies_in_mid_request_loses_none(start):
     assert client.poll(0) == 0, "and none is answered twice"
 
 
-def test_trap_15_a_worker_of_the_same_id_takes_over_while_the_old_connection_is_open(start):
+def test_trap_15_nobody_takes_the_place_of_a_worker_by_its_id_while_that_lives(start):
     peers = start()
-    old = peers.worker(IDENTITY=b"worker")
+    client, old = peers(zmq.REQ), peers.worker(IDENTITY=b"worker")
+    thief = peers(IDENTITY=b"worker")
+    thief.send_multipart([b"", b"MDPW01", READY, b"echo"])
+    for _ in range(20):
+        client.send_multipart([b"MDPC01", b"echo", b"question"])
+        assert served(old, b"answer") == [b"question"]
+        assert client.recv_multipart()[-1] == b"answer"
+    assert thief.poll(0) == 0
+    assert len(peers.mmi(b"mmi.workers", b"echo")) == 1
+
+
+def test_trap_15_a_worker_that_is_started_again_with_the_same_id_is_let_in(start):
+    """As soon as its old connection is gone; what it had in hand is not lost."""
+    peers = start()
     client = peers(zmq.REQ)
-    client.send_multipart([b"MDPC01", b"echo", b"question"])
-    assert old.recv_multipart()[-1] == b"question"
-    new = peers(IDENTITY=b"worker")
-    new.send_multipart([b"", b"MDPW01", READY, b"echo"])
-    assert new.recv_multipart() == [b"", b"MDPW01", DISCONNECT], "for the broker it is the second READY of one worker"
-    new.close()
-    newest = peers(IDENTITY=b"worker")
-    newest.send_multipart([b"", b"MDPW01", READY, b"echo"])
-    assert served(newest, b"answer") == [b"question"]
-    assert client.recv_multipart()[-1] == b"answer"
+    for number in range(3):
+        old = peers.stubborn_worker(IDENTITY=b"worker")
+        client.send_multipart([b"MDPC01", b"echo", b"%d" % number])
+        assert old.recv_multipart()[-1] == b"%d" % number
+        old.close()
+        peers.until(b"echo", b"404")
+        new = peers.stubborn_worker(IDENTITY=b"worker")
+        assert served(new, b"answer") == [b"%d" % number]
+        assert client.recv_multipart()[-1] == b"answer"
+        new.send_multipart([b"", b"MDPW01", DISCONNECT])
+        peers.until(b"echo", b"404")
+        new.close()
 
 
 def test_trap_16_a_worker_nobody_knows_is_told_to_begin_anew(start):
@@ -201,19 +235,76 @@ def test_trap_16_a_worker_nobody_knows_is_told_to_begin_anew(start):
     assert survivor.poll(0) == 0
 
 
+class Serving(threading.Thread):
+    """A stock worker that answers with what it got, until it is told to stop."""
+
+    def __init__(self, peers, service=b"echo"):
+        super().__init__(daemon=True)
+        self.served = 0
+        self._stop_it = threading.Event()
+        self._socket = peers.worker(service)
+        self.start()
+
+    def run(self):
+        while not self._stop_it.is_set():
+            if self._socket.poll(50):
+                message = self._socket.recv_multipart()
+                if message[2] == REQUEST:
+                    self.served += 1
+                    self._socket.send_multipart([b"", b"MDPW01", REPLY, *message[3:]])
+
+    def end(self):
+        self._stop_it.set()
+        self.join(10)
+        assert not self.is_alive()
+
+
 def test_trap_20_a_client_that_reads_late_loses_no_reply(start):
+    """Nor does it fill the broker's memory: while its replies wait, its requests do."""
     peers = start()
-    worker = peers.worker()
+    worker = Serving(peers)
     client = peers(RCVHWM=1, SNDHWM=0)
     body = os.urandom(8000)
     requests = 5000
     for number in range(requests):
         client.send_multipart([b"", b"MDPC01", b"echo", b"%d" % number, body])
-    for _ in range(requests):
-        served(worker)
-    assert peers.stats()["replies"] == requests
     for number in range(requests):
         assert client.recv_multipart()[3:] == [b"%d" % number, body]
+    worker.end()
+    assert worker.served == requests
+
+
+def test_the_stock_client_of_the_guide_gets_all_its_replies(start):
+    """``mdclient2`` sends 100,000 requests before it reads; all is as it is by default, at the broker and at ZeroMQ."""
+    peers = start()
+    worker = Serving(peers)
+    client, other = peers(), peers(zmq.REQ)
+    for _ in range(100_000):
+        client.send_multipart([b"", b"MDPC01", b"echo", b"Hello world"])
+    other.send_multipart([b"MDPC01", b"echo", b"in between"])
+    assert other.recv_multipart()[-1] == b"in between", "and others have their turns meanwhile"
+    waiting = peers.stats()["waiting"]
+    assert waiting > 20_000
+    for _ in range(100_000):
+        assert client.recv_multipart() == [b"", b"MDPC01", b"echo", b"Hello world"]
+    worker.end()
+    assert peers.stats()["refused"] == 0
+
+
+def test_one_client_does_not_shut_out_the_others(start):
+    """It has 20,000 requests waiting when others come; each of these waits for one of its requests, not for all."""
+    peers = start()
+    greedy, modest = peers(SNDHWM=0), peers(zmq.REQ)
+    for _ in range(20_000):
+        greedy.send_multipart([b"", b"MDPC01", b"echo", b"greedy"])
+    end = time.monotonic() + 20
+    while peers.stats()["waiting"] < 20_000 and time.monotonic() < end:
+        time.sleep(0.01)
+    modest.send_multipart([b"MDPC01", b"echo", b"modest"])
+    worker = peers.worker()
+    got = [served(worker)[0] for _ in range(3)]
+    assert b"modest" in got
+    assert modest.recv_multipart()[-1] == b"modest"
 
 
 def test_heartbeats_go_to_idle_and_busy_workers_and_the_silent_are_forgotten(start):

@@ -35,6 +35,8 @@ class Wish:
     ended: str = ""
     parts: int = 0
     passed_on: bool = False
+    put_back: bool = False
+    """Whether the broker may have given it to a worker that was dead, and got it back."""
 
     @property
     def body(self):
@@ -67,6 +69,8 @@ class World:
         self.names = count(1)
         self.heads = count(-1, -1)
         self.owners: dict[str, str] = {}
+        self.turns: dict[str, list[str]] = {"s": [], "t": []}
+        """Clients with requests that wait and were not put back, the next one first."""
         self.gone: set[str] = set()
 
     # --- what peers do ---
@@ -140,26 +144,42 @@ class World:
             wish.deadline = self.broker.now + options.get("timeout", float("inf")) / 1000
         else:
             options = {}
+        wish.put_back = any(hand.dead and hand.service == service for hand in self.hands.values())
         self.wishes.append(wish)
         self.wait(wish)
         self.broker.ask(wish.client, wish.body, service=service, version=version, ident=str(wish.number), **options)
         self.listen()
-        waiting = self.queues[service]
-        if wish in waiting and len(waiting) > self.settings["max_queue"] and version != "own":
+        if wish in self.queues[service] and not self.has_room(wish) and version != "own":
             self.end(wish, "refused")  # those of our own dialect are told
         self.check()
+
+    def has_room(self, wish):
+        """Tell whether a request may wait that has just come: a client has at most four times what is free."""
+        others = [each for each in self.queues[wish.service] if each is not wish]
+        free = self.settings["max_queue"] - len(others)
+        return free > 0 and sum(each.client == wish.client for each in others) < 4 * free
 
     def wait(self, wish, *, first=False):
         wish.due = self.broker.now + self.settings["expiry"]
         wish.order = next(self.heads) if first else wish.number
         self.queues[wish.service].append(wish)
         self.queues[wish.service].sort(key=lambda each: each.order)
+        if not first and wish.client not in self.turns[wish.service]:
+            self.turns[wish.service].append(wish.client)
 
     def end(self, wish, how):
         assert not wish.ended, (wish, how)
         wish.ended = how
-        if wish in self.queues[wish.service]:
-            self.queues[wish.service].remove(wish)
+        queue = self.queues[wish.service]
+        if wish in queue:
+            queue.remove(wish)
+            self.leave_turn(wish)
+
+    def leave_turn(self, wish):
+        """Take a client out of those that have their turns, if it has nothing more there."""
+        others = [each for each in self.queues[wish.service] if each.client == wish.client and each.order >= 0]
+        if not others and wish.order >= 0:
+            self.turns[wish.service].remove(wish.client)
 
     def reply(self, hand, address, how):
         wish = hand.holds[address]
@@ -249,9 +269,11 @@ class World:
         assert len(hand.holds) < hand.credit, "nobody gets more than it can take"
         queue = self.queues[wish.service]
         if self.scheduling in ("lru", "least"):
-            assert wish is queue[0], "first come, first served"
+            self.check_turn(queue, wish)
         elif self.scheduling == "priority":
-            assert wish is min(queue, key=lambda each: (-each.priority, each.order))
+            most = max(each.priority for each in queue)
+            assert wish.priority == most
+            assert wish is self.first_of(wish, [each for each in queue if each.priority == most])
         elif wish.key and not any(each.dead for each in self.hands.values()):
             assert self.owners.setdefault(wish.service + wish.key, hand.peer) == hand.peer
         queue.remove(wish)
@@ -259,6 +281,27 @@ class World:
         wish.tries += 1
         assert wish.tries <= self.settings["max_tries"]
         hand.holds[address] = wish
+
+    def check_turn(self, queue, wish):
+        """Insist on first come, first served within a client, and on turns between clients."""
+        assert wish is self.first_of(wish, queue)
+        if wish.order < 0:
+            return
+        turns = self.turns[wish.service]
+        more = any(each is not wish and each.client == wish.client and each.order >= 0 for each in queue)
+        if not wish.put_back:
+            # what has expired for a client of MDP is noticed later; what was put back has no turn
+            before = turns[: turns.index(wish.client)]
+            passed = [each for each in queue if each.client in before]
+            assert all(each.due <= self.broker.now or each.put_back for each in passed), "round robin by client"
+        turns.remove(wish.client)
+        if more:
+            turns.append(wish.client)
+
+    def first_of(self, wish, queue):
+        """Give the request that a client would get first; what was put back comes before all others."""
+        again = [each for each in queue if each.order < 0]
+        return min(again or [each for each in queue if each.client == wish.client], key=lambda each: each.order)
 
     def answered(self, client, version, service, body, ident, *, part=False):
         wish = self.wishes[int(body[-1].rstrip(b"!").split(b".")[0]) - 1]
@@ -282,12 +325,12 @@ class World:
             wish.ended = "failed and told"
             return
         waiting = wish in self.queues[wish.service]
+        if code == 429:
+            assert waiting
+            assert not self.has_room(wish)
         self.end(wish, {408: "expired", 410: "cancelled", 429: "refused", 555: "errors"}[code])
         if code == 408:
             assert wish.deadline <= now or (waiting and wish.due <= now)
-        elif code == 429:
-            assert waiting
-            assert len(self.queues[wish.service]) >= self.settings["max_queue"]
 
     # --- what must hold at any time ---
 

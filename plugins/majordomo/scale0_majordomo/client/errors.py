@@ -133,7 +133,7 @@ _OUTCOMES = {
 
 _REMEDIES = {
     408: "give it more time, or start more workers; see: scale0 majordomo services",
-    429: "wait, start more workers, or raise max_queue of the service",
+    429: "wait, start more workers, or raise max_queue_bytes of the service",
     502: "look into the workers' logs",
     503: "call again, or use retry=True for services that may be called twice",
 }

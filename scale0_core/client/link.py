@@ -6,9 +6,9 @@ import contextlib
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import uniform
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import zmq
 
@@ -52,6 +52,14 @@ Socket = zmq.Socket[bytes]
 def ready(socket: Socket) -> int:
     """Say what a socket is ready for: POLLIN, POLLOUT."""
     return cast("int", socket.getsockopt(zmq.EVENTS))
+
+
+def wait(sockets: Sequence[tuple[Any, int]], seconds: float | None) -> None:
+    """Wait until a socket or descriptor is ready, at most so many seconds; without any, sleep."""
+    if sockets:
+        zmq.zmq_poll(sockets, -1 if seconds is None else int(seconds * 1000) + (seconds > 0))
+    else:
+        time.sleep(seconds or 0.0)  # zmq_poll of nothing returns immediately, whatever its timeout
 
 
 class Dialog(Protocol):

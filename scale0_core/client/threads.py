@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from scale0_core.client.link import Engine
+from scale0_core.client.link import Engine, wait
 from scale0_core.io.waker import Waker
 from scale0_core.logs import get_logger
 
@@ -74,7 +74,7 @@ class IoThread:
         if link is not None:
             sockets.append((link.socket, zmq.POLLIN | zmq.POLLOUT if link.outbox else zmq.POLLIN))
             sockets.append((link.monitor, zmq.POLLIN))
-        zmq.zmq_poll(sockets, -1 if seconds is None else int(seconds * 1000) + (seconds > 0))
+        wait(sockets, seconds)
 
 
 class Pool:

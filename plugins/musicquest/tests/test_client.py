@@ -509,3 +509,26 @@ def test_an_advert_that_is_told_of_in_no_sensible_way_is_an_error(note, told):
     )  # fmt: skip
     with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="cannot be read"):
         client.advert()
+
+
+def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path):
+    """All holders are gone, and the server takes 2 seconds to say that it knows no other."""
+    server = note(FakeServer())
+    server.silent = {wire.SEARCH}
+    broker = note(FakeBroker(server))
+    stop, used = threading.Event(), []
+
+    def download(client: MusicClient) -> None:
+        start = time.thread_time()
+        with contextlib.suppress(MusicStoppedError):
+            client.download(Hit(song_of("gone.wav", CONTENT), (Holder(nobody()),)), tmp_path / "gone.wav", stop=stop)
+        used.append(time.thread_time() - start)
+
+    with MusicClient(broker.endpoint, timeout=30.0) as client:
+        thread = threading.Thread(target=download, args=(client,))
+        thread.start()
+        server.wait_for(wire.SEARCH)  # so the holder is known to be gone, and nobody is left to wait for
+        time.sleep(2)
+        stop.set()
+        thread.join(30)
+    assert used[0] < 0.5

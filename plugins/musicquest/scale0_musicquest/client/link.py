@@ -13,7 +13,7 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.link import Link
+from scale0_core.client.link import Link, wait
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     MusicError,
@@ -155,7 +155,7 @@ class Links:
     def _answer(self, link: HolderLink, tag: bytes, timeout: float) -> wire.Message:
         by = time.monotonic() + timeout
         while (left := by - time.monotonic()) > 0 and not self.closed:
-            zmq.zmq_poll(link.polled(), min(SLICE_MS, int(left * 1000) + 1))
+            wait(link.polled(), min(SLICE_MS / 1000, left))
             broken = link.look_for_breaks()  # before the messages, so that all that was said before is among them
             for frames in link.messages():
                 message = wire.split((b"", *frames))

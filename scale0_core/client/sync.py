@@ -27,8 +27,9 @@ from scale0_core.client.setup import (
     BaseWorker,
     FutureSink,
     closed_error,
+    forked_error,
 )
-from scale0_core.client.threads import IoThread, Pool, Signals
+from scale0_core.client.threads import GuardedFuture, IoThread, Pool, Signals
 
 # --- Client -----------------------------------------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ class Stream(Iterator[Reply]):
     def __init__(self) -> None:
         self._parts: queue.SimpleQueue[Reply | CallError | None] = queue.SimpleQueue()
         self._on_close: Callable[[], None] = lambda: None
+        self._check: Callable[[], None] = lambda: None
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -47,6 +49,7 @@ class Stream(Iterator[Reply]):
     def __next__(self) -> Reply:
         if self._over:
             raise StopIteration
+        self._check()
         part = self._parts.get()
         if isinstance(part, Reply):
             return part
@@ -101,7 +104,7 @@ class Client(BaseClient):
 
     def submit(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Future[Reply]:
         """Call a service and go on; the future has the reply or the CallError. It cannot be cancelled."""
-        future, frames = _future(), check_call(service, payload)
+        future, frames = self._future(), check_call(service, payload)
         self._runner.open(Call(service, frames, FutureSink(future), timeout=self._time(timeout), retry=retry))
         return future
 
@@ -111,6 +114,7 @@ class Client(BaseClient):
         frames = check_call(service, payload)
         call = Call(service, frames, stream, timeout=self._time(timeout), retry=retry, on_part=stream.part)
         stream._on_close = lambda: self._runner.forget(call)  # noqa: SLF001
+        stream._check = self._runner.check  # noqa: SLF001
         self._runner.open(call)
         return stream
 
@@ -135,10 +139,15 @@ class Client(BaseClient):
 
     def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
-        future, began = _future(), time.monotonic()
+        future, began = self._future(), time.monotonic()
         self._runner.open(Call("", (), FutureSink(future), timeout=timeout))
         future.result()
         return time.monotonic() - began
+
+    def _future(self) -> Future[Reply]:
+        future: Future[Reply] = GuardedFuture(self._runner.check)
+        future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
+        return future
 
     def close(self) -> None:
         """End: open calls get a ClosedError, and the connection is closed. Returns soon, whatever the broker does."""
@@ -149,12 +158,6 @@ class Client(BaseClient):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _future() -> Future[Reply]:
-    future: Future[Reply] = Future()
-    future.set_running_or_notify_cancel()  # it is under way: there is no way to take it back
-    return future
 
 
 class _ClientRunner:
@@ -173,7 +176,13 @@ class _ClientRunner:
         )
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise in a forked child, where nothing would ever come."""
+        if self._thread.forked:
+            raise forked_error()
+
     def open(self, call: Call) -> None:
+        self.check()  # before the lock, which another thread may have held at the fork
         with self._lock:
             if self._stopped:
                 raise closed_error()
@@ -191,6 +200,8 @@ class _ClientRunner:
         self._thread.call(lambda: self._frontend.calls.forget(call))
 
     def stop(self) -> None:
+        if self._thread.forked:
+            return
         with self._lock:
             self._stopped = True
         self._thread.call(lambda: None)
@@ -247,6 +258,7 @@ class Worker(BaseWorker):
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        self._check()
         with self._condition:
             if self._condition.wait_for(lambda: self._session.offers(self._handlers.names), timeout):
                 return
@@ -256,6 +268,7 @@ class Worker(BaseWorker):
         """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
         if self._thread is None:
             return True
+        self._check()
         self._thread.call(lambda: self._session.drain(time.monotonic()))
         done = self._left.wait(timeout)
         self.stop()
@@ -279,6 +292,7 @@ class Worker(BaseWorker):
         with Signals(self._on_signal) as signals:  # before tasks come, so that none is in hand of one who heeds none
             if self._thread is None:
                 self.start()
+            self._check()
             if signals.count:
                 self._on_signal(signals.count)  # it may have come too early for the thread
             self._left.wait()
@@ -290,9 +304,16 @@ class Worker(BaseWorker):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._forked:
             self.drain()
         self.stop()
+
+    @property
+    def _forked(self) -> bool:
+        return self._thread is not None and self._thread.forked
+
+    def _check(self) -> None:
+        self._check_process(self._forked)
 
     def _on_signal(self, count: int) -> None:
         session, now = self._session, time.monotonic()

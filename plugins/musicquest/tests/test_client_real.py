@@ -87,7 +87,7 @@ def test_a_holder_that_is_killed_at_half_of_a_download_is_replaced(town, tmp_pat
         def at_half(progress) -> None:
             if not killed and progress.received >= len(CONTENT) // 2:
                 victim.process.kill()
-                victim.process.wait()
+                victim.process.wait(timeout=60)
                 killed.append(progress.received)
 
         client.download(hit, tmp_path / "big.wav", progress=at_half)

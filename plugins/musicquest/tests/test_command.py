@@ -264,7 +264,7 @@ def test_the_interactive_player_on_a_terminal(town, name, tmp_path):
         assert process.wait(60) == 0
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         os.close(ours)
 
 

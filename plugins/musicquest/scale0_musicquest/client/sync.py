@@ -19,7 +19,7 @@ import attrs
 
 from scale0_core.api import Frames, printable
 from scale0_core.client.link import Engine
-from scale0_core.client.threads import IoThread, Pool
+from scale0_core.client.threads import GuardedFuture, IoThread, Pool
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
@@ -35,7 +35,7 @@ from scale0_musicquest.client.errors import (
     refused,
     unreadable,
 )
-from scale0_musicquest.client.link import Links, ask_broker, new_tag
+from scale0_musicquest.client.link import Links, ask_broker, forked, new_tag
 from scale0_musicquest.client.session import Question, Session, read_error
 from scale0_musicquest.client.storage import Memory, PartialFile, is_there
 from scale0_musicquest.client.transfer import Locate, Progress, Transfer
@@ -127,11 +127,14 @@ class MusicClient:
     :param timeout: seconds for each question; a download has as long as bytes come.
     :param patience: seconds until the chunks of a holder that says nothing are asked of others; twice that, and it is
         left out.
+    :param wait_for_broker: wait for a broker that is not there yet, until the timeout. Otherwise a question fails
+        immediately where nobody listens at an address on this machine; a client that had a server waits in any case.
     """
 
     def __init__(
-        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE
-    ) -> None:
+        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE,
+        wait_for_broker: bool = False,
+    ) -> None:  # fmt: skip
         if min(timeout, patience) <= 0:
             raise ValueError("a timeout is positive, and so is patience")
         self.broker, self.timeout, self.patience = broker, timeout, patience
@@ -142,8 +145,9 @@ class MusicClient:
         self._links = Links()
         self._pool = Pool(1, "musicquest broker")
         self._session = Session(
-            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server
-        )
+            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server,
+            wait_for_broker=wait_for_broker,
+        )  # fmt: skip
         self._io = IoThread(
             Engine(self._session, LAST_WORDS_MS), "musicquest client",
             ended=lambda: self._session.ended, on_end=self._on_end,
@@ -160,6 +164,8 @@ class MusicClient:
 
     def close(self) -> None:
         """Say goodbye, end what is under way, and let go of all sockets."""
+        if self._links.forked:
+            return
         self._closed.set()
         self._io.call(self._session.leave)
         self._io.join()
@@ -388,6 +394,10 @@ class MusicClient:
         told = wire.to_json({"song": song.name, "endpoint": endpoint})
         self._submit(wire.STALE, lambda left: (told,), self.timeout, wire.OK, lambda rest: None)
 
+    def _check(self) -> None:
+        if self._links.forked:
+            raise forked()
+
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def _ask(
@@ -402,7 +412,8 @@ class MusicClient:
         self, word: bytes, rest: Callable[[float], Frames], timeout: float, word_back: bytes,
         read: Callable[[Frames], _Answer],
     ) -> Future[_Answer]:  # fmt: skip
-        future: Future[_Answer] = Future()
+        self._check()
+        future: Future[_Answer] = GuardedFuture(self._check)
         with self._lock:
             if self._closed.is_set():
                 future.set_exception(closed())
@@ -432,9 +443,12 @@ class MusicClient:
         """Ask the broker on another thread, since that waits."""
 
         def ask() -> None:
-            answer = ask_broker(self.broker, request, BROKER_PATIENCE, self._closed.is_set)
-            if not self._closed.is_set():
+            try:
+                answer = ask_broker(self.broker, request, BROKER_PATIENCE, self._closed.is_set)
                 self._io.call(lambda: self._session.on_broker(answer, time.monotonic()))
+            except NoBrokerError as error:
+                nobody = error
+                self._io.call(lambda: self._session.on_no_broker(nobody, time.monotonic()))
 
         self._pool.run(ask)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.link import Link, wait
+from scale0_core.client.link import RECONNECTING, Link, client_socket, wait
 from scale0_core.client.listening import why_nobody_listens
 from scale0_core.client.threads import FORKED
 from scale0_musicquest import wire
@@ -51,10 +51,12 @@ def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable
     """
     by = time.monotonic() + timeout
     looked = False
-    with contextlib.suppress(zmq.ZMQError), zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * wire.MAX_JSON)
+    options = {**RECONNECTING, zmq.MAXMSGSIZE: 2 * wire.MAX_JSON}
+    with (
+        contextlib.suppress(zmq.ZMQError),
+        zmq.Context() as context,
+        client_socket(context, zmq.REQ, options) as socket,
+    ):
         socket.connect(address)
         socket.send_multipart(request)
         while not given_up() and (left := by - time.monotonic()) > 0:
@@ -74,25 +76,11 @@ def forked() -> MusicClosedError:
 
 
 class HolderLink(Link):
-    """A connection to a holder, and what is known of it."""
-
-    def __init__(self, context: zmq.Context[Socket], address: str) -> None:
-        super().__init__(context, address, 0)
-        self.broken = False
+    """A connection to a holder."""
 
     def polled(self) -> list[tuple[Socket, int]]:
         """Give what to wait for: messages, and what happens to the connection."""
         return [(socket, int(zmq.POLLIN)) for socket in (self.socket, self.monitor) if socket is not None]
-
-    def look_for_breaks(self) -> bool:
-        """Say whether the connection is no more, or did not come about."""
-        self.look()
-        while self.events:
-            if self.events.popleft():
-                self.up = True
-            else:
-                self.broken = True
-        return self.broken
 
 
 class Links:

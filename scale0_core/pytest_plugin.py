@@ -1,5 +1,7 @@
 """Fixtures for pytest; they are there wherever scale0-core is installed."""
 
+# does I/O: signals
+
 from __future__ import annotations
 
 import signal

@@ -275,7 +275,7 @@ class Server:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(timeout=60)
 
 
 @contextmanager
@@ -410,7 +410,7 @@ class NativePeers:
             self.ready = self._line()
         except BaseException:
             self._process.kill()
-            self._process.communicate()
+            self._process.communicate(timeout=60)
             raise
 
     def __enter__(self) -> NativePeers:
@@ -423,7 +423,7 @@ class NativePeers:
             self._process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.communicate()
+            self._process.communicate(timeout=60)
 
     def finish(self) -> dict[str, float]:
         """Have the program end; return what it has to say."""

@@ -67,6 +67,7 @@ def run(command: list[str]) -> tuple[str, Mapping[str, Any]]:
         text=True,
         encoding="utf-8",
         check=True,
+        timeout=3600,
     )
     *lines, last = ended.stdout.rstrip().splitlines()
     text = "\n".join(lines).strip()

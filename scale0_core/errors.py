@@ -30,6 +30,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import attrs
 
@@ -69,6 +70,10 @@ class Scale0Error(Exception):
     def __init__(self, what: str, why: str = "", consequence: str = "", remedy: str = "") -> None:
         self.problem = Problem(what, why, consequence, remedy)
         super().__init__(str(self.problem))
+
+    def details(self) -> dict[str, Any]:
+        """Return what machines get beside the four parts, in JSON's types."""
+        return {}
 
 
 class UsageError(Scale0Error):
@@ -139,6 +144,10 @@ class ConfigError(Scale0Error):
         self.source = source
         self.faults = faults
 
+    def details(self) -> dict[str, Any]:
+        """Return all faults, each with its place."""
+        return {"faults": [{"place": f.place, "message": f.message, "hint": f.hint} for f in self.faults]}
+
 
 class ConfigDataError(ConfigError):
     """A configuration that was handed in, to be converted or applied, is wrong; ``faults`` holds all that was found."""
@@ -195,6 +204,10 @@ class PluginError(Scale0Error):
     def __init__(self, plugin: str, what: str, why: str = "", consequence: str = "", remedy: str = "") -> None:
         super().__init__(what, why, consequence, remedy)
         self.plugin = plugin
+
+    def details(self) -> dict[str, Any]:
+        """Return the plugin's name."""
+        return {"plugin": self.plugin}
 
 
 class PluginMissingError(PluginError):

@@ -1,7 +1,10 @@
 """Fixtures for pytest; they are there wherever scale0-core is installed."""
 
+# does I/O: signals
+
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +12,12 @@ import pytest
 
 if TYPE_CHECKING:
     from scale0_core.testing.broker import BrokerStarter
+
+
+def pytest_configure() -> None:
+    """Have children heed INT, which tests send; under ``nohup`` they would inherit that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -446,11 +446,59 @@ def test_every_folder_of_plugins_is_a_distribution():
     assert sorted(folders) == PLUGINS
 
 
+def endless_waits(tree: ast.AST) -> Iterator[str]:
+    """Find waits for child processes without a time limit."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        owner, name = ast.unparse(call.func.value), call.func.attr
+        child = owner.rpartition(".")[2]
+        runs = owner == "subprocess" and name in ("run", "call", "check_call", "check_output")
+        communicates = name == "communicate" and len(call.args) < 2
+        waits = name in ("wait", "join") and not call.args and ("process" in child.lower() or child in CHILDREN)
+        if (runs or communicates or waits) and not {"timeout", None} & {word.arg for word in call.keywords}:
+            yield f"{call.lineno}: {owner}.{name}"
+
+
+CHILDREN = ("child", "program", "job", "victim", "proc")
+"""What variables of processes are called, beside process."""
+
+WAITING = sources(ROOT / "tests", ROOT / "bench", ROOT / "examples", *(plugin / "tests" for plugin in PLUGINS))
+
+
+@pytest.mark.parametrize("path", WAITING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_wait_for_a_child_process_is_without_a_time_limit(path: Path):
+    assert list(endless_waits(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["subprocess.run(x)", "subprocess.check_output(x)", "a.process.wait()", "child.wait()", "p.communicate(b'x')",
+     "self.process.join()"],
+)  # fmt: skip
+def test_such_waits_are_found(code: str):
+    assert len(list(endless_waits(ast.parse(code)))) == 1
+    limited = code[:-1] + ("" if code.endswith("()") else ", ") + "timeout=9)"
+    assert list(endless_waits(ast.parse(limited))) == []
+
+
+def test_children_of_tests_heed_int_also_under_nohup():
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from scale0_core.pytest_plugin import pytest_configure; pytest_configure()\n"
+        "import subprocess, sys\n"
+        "show = 'import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)'\n"
+        "subprocess.run([sys.executable, '-c', show], timeout=60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == ["False"]
+
+
 @pytest.mark.parametrize("module", ["scale0_core", "scale0_core.cli", "scale0_core.__main__"])
 def test_the_command_line_starts_without_the_large_modules(module: str):
     large = ["zmq", "attr", "attrs", "stevedore", "rich", "pluggy", "asyncio"]
     code = f"import sys, {module}; print(*(name for name in {large} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == []
 
 

@@ -352,7 +352,9 @@ def test_a_closed_stderr_does_no_harm():
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run([sys.executable, "-c", FLOOD, "50"], stdin=subprocess.DEVNULL, stderr=writer, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", FLOOD, "50"], stdin=subprocess.DEVNULL, stderr=writer, check=False, timeout=300
+        )
     finally:
         os.close(writer)
     assert done.returncode == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from scale0_core.errors import ConfigError, Exit, PluginError, Problem, Scale0Error
+from scale0_core.errors import Exit, Problem, Scale0Error
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -71,11 +71,7 @@ def as_json(error: BaseException, problem: Problem, code: Exit) -> dict[str, Any
     """Write a problem for machines."""
     told: dict[str, Any] = {"schema": "scale0.error/1", "error": type(error).__name__, "exit": int(code)}
     told.update(what=problem.what, why=problem.why, consequence=problem.consequence, remedy=problem.remedy)
-    if isinstance(error, PluginError):
-        told["plugin"] = error.plugin
-    if isinstance(error, ConfigError):
-        told["faults"] = [{"place": f.place, "message": f.message, "hint": f.hint} for f in error.faults]
-    return told
+    return {**told, **(error.details() if isinstance(error, Scale0Error) else {})}
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

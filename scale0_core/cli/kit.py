@@ -196,10 +196,11 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
     import zmq
 
     from scale0_core.client.link import RECONNECTING, Link
+    from scale0_core.client.listening import why_nobody_listens
 
     what, nothing = f"nobody is at {address}", "nothing was sent"
-    if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
-        raise NotReachedError(what, "connecting: there is no such socket", nothing, remedy)
+    if reason := why_nobody_listens(address):
+        raise NotReachedError(what, f"connecting: {reason}", nothing, remedy)
     with zmq.Context() as context:
         try:
             link = Link(context, address, options={**RECONNECTING, zmq.MAXMSGSIZE: -1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -56,18 +57,24 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 @click.option("--identity", metavar="NAME", help="Who this is, unique among workers.")
 @click.option("--version", "version", default="", help="The version of what it serves.")
 @click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds after which a run of COMMAND is ended.")
+@click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
 @broker_option
 def serve(
-    service: str, command: tuple[str, ...], concurrency: int, identity: str | None, version: str, timeout: float | None,
-    broker: str,
+    *, service: str, command: tuple[str, ...], concurrency: int, identity: str | None, version: str,
+    timeout: float | None, wait: bool, broker: str,
 ) -> None:  # fmt: skip
     """Offer SERVICE by running COMMAND for each task: scale0 serve upper -- tr a-z A-Z.
 
     The payload is its standard input, its standard output is the reply. When it ends with another code than 0, the
-    caller gets an error with what it wrote to stderr. TERM or INT ends the worker once its tasks are done.
+    caller gets an error with what it wrote to stderr. TERM or INT ends the worker once its tasks are done. Without a
+    broker at a local address it ends with 69, unless --wait is given; later on it waits for its broker to come back.
     """
     from scale0_core.client import Worker
+    from scale0_core.client.brokers import frontend_address
+    from scale0_core.client.listening import why_nobody_listens
 
+    if not wait and (reason := why_nobody_listens(frontend_address(broker, os.environ))):
+        raise kit.NotReachedError(f"no broker {broker}", reason, "nothing is served", "start it, or use --wait")
     worker = Worker(broker, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
     kit.say(f"serving {service} at broker {broker} as {worker.identity}; Ctrl-C ends it")

@@ -41,8 +41,9 @@ from scale0_core.client.setup import (
     BaseWorker,
     FutureSink,
     closed_error,
+    forked_error,
 )
-from scale0_core.client.threads import Pool
+from scale0_core.client.threads import FORKED, Pool
 from scale0_core.logs import get_logger
 
 __all__ = ["Client", "Stream", "Worker"]
@@ -67,15 +68,20 @@ class LoopDriver:
         engine.start()
         self.kick()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child; the sockets are the parent's, and reading them would rob it."""
+        return self.engine.forked
+
     def kick(self) -> None:
         """Have a turn soon."""
-        if not self._due and not self._closed:
+        if not self._due and not self._closed and not self.forked:
             self._due = True
             self._loop.call_soon(self._turn)
 
     async def close(self) -> None:
         """Close everything."""
-        if self._closed:
+        if self._closed or self.forked:
             return
         self._closed = True
         if self._timer is not None:
@@ -98,6 +104,10 @@ class LoopDriver:
     def _turn(self) -> None:
         self._due = False
         if self._closed:
+            return
+        if self.forked:
+            self._closed = True
+            self._on_failure(RuntimeError(FORKED))
             return
         try:
             more = self.engine.turn()
@@ -283,6 +293,8 @@ class Client(BaseClient):
         if self._driver is None:
             engine = Engine(self._frontend, CLIENT_LINGER_MS)
             self._driver = LoopDriver(engine, on_turn=lambda: None, on_failure=self._failed)
+        elif self._driver.forked:
+            raise forked_error()
         return self._driver
 
     def _failed(self, error: Exception) -> None:
@@ -326,6 +338,7 @@ class Worker(BaseWorker):
 
     async def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        self._check()
         if await self._wait_for(lambda: self._session.offers(self._handlers.names), timeout):
             return
         raise self._not_ready(timeout)
@@ -334,6 +347,7 @@ class Worker(BaseWorker):
         """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
         if self._driver is None:
             return True
+        self._check()
         self._session.drain(time.monotonic())
         self._driver.kick()
         done = await self._wait_for(self._has_left, timeout)
@@ -365,6 +379,7 @@ class Worker(BaseWorker):
         try:
             if self._driver is None:
                 await self.start()  # signals are heeded already, so no task is in hand of one who heeds none
+            self._check()
             await self._wait_for(self._has_left, None)
         finally:
             for number in numbers:
@@ -377,9 +392,16 @@ class Worker(BaseWorker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._forked:
             await self.drain()
         await self.stop()
+
+    @property
+    def _forked(self) -> bool:
+        return self._driver is not None and self._driver.forked
+
+    def _check(self) -> None:
+        self._check_process(self._forked)
 
     def _on_signal(self) -> None:
         now = time.monotonic()

@@ -9,6 +9,7 @@
     ├── RemoteError              the worker reported a failure (500, or the code it chose)
     ├── UnavailableError         no worker is there any more, or the broker is not ready (503)
     ├── CallTimedOutError        no reply in time (504)
+    ├── NoBrokerError            nobody listens at the broker's address
     ├── BrokerLostError          the connection broke before the reply came
     └── ClosedError              the client was closed
 
@@ -89,6 +90,12 @@ class BrokerLostError(CallError, NotReachedError):
     exit_code = Exit.UNREACHED
 
 
+class NoBrokerError(CallError, NotReachedError):
+    """Nobody listens at the broker's address on this machine, and there was no connection so far."""
+
+    exit_code = Exit.UNREACHED
+
+
 class ClosedError(CallError):
     """The client was closed while the call was open, or before it was made."""
 
@@ -137,6 +144,12 @@ def error_for(code: int, message: str, service: str, address: str) -> CallError:
         stage=Stage.WORKER,
         code=code,
     )
+
+
+def no_broker(address: str, reason: str) -> NoBrokerError:
+    """Make the error for an address where nobody listens."""
+    remedy = "start the broker: scale0 broker; or wait for it: Client(..., wait_for_broker=True)"
+    return NoBrokerError(f"no broker at {address}", reason, "nothing was sent", remedy, stage=Stage.CONNECTING)
 
 
 def refused(address: str, code: int, message: str) -> WorkerError:

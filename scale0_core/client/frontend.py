@@ -7,7 +7,7 @@ from random import Random
 
 from scale0_core.client.brokers import Route
 from scale0_core.client.calls import Call, Calls
-from scale0_core.client.errors import CallError
+from scale0_core.client.errors import CallError, no_broker
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
@@ -31,6 +31,7 @@ class Frontend:
     def __init__(
         self, route: Route, *, identity: str, config_type: str = JSON, stored: Stored | None = None, retries: int = 5,
         random: Random | None = None, store: Callable[[Stored], None] = lambda stored: None,
+        wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         self.route, self.identity, self.stored = route, identity, stored
         self.connection = 0
@@ -40,7 +41,7 @@ class Frontend:
         self.out: list[Frames] = []
         self.calls = Calls(self.out, retries=retries, random=random or Random())  # noqa: S311
         self.calls.address = self.address
-        self._config_type, self._store = config_type, store
+        self._config_type, self._store, self._wait_for_broker = config_type, store, wait_for_broker
         self._pinged: float | None = None
         self._busy_since = self._unlinked_since = 0.0
         if stored is not None:
@@ -76,6 +77,14 @@ class Frontend:
         if self.route.here != self.route.told:
             self.route.back()
             self._reconnect(now)
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Fail what is open, unless another broker is known, which is tried, or the broker is to be waited for."""
+        if self._wait_for_broker or not len(self.calls):
+            return
+        self._elsewhere(now)
+        if self.route.here == self.route.told:
+            self.calls.close(no_broker(self.route.told.frontend, reason))
 
     def _reconnect(self, now: float) -> None:
         self.connection += 1

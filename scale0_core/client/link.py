@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import uniform
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import zmq
 
+from scale0_core.client.listening import why_nobody_listens
+from scale0_core.config.addresses import is_local
 from scale0_core.errors import AddressError
 from scale0_core.logs import get_logger
 from scale0_core.service import MIB, Frames
@@ -22,7 +25,11 @@ BATCH = 500
 """Messages taken in one turn, so that deadlines and sends have theirs."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two tries to connect to the same address."""
+"""Seconds between two attempts to connect to the same address."""
+
+LOCAL_SHARE, REMOTE_SHARE = 0.01, 0.1
+"""The longest pause as a share of the time without a connection. A broker that dies again and again may be up for a
+fraction of a second only; at a local address an attempt costs next to nothing, so the first 10 seconds have many."""
 
 NEVER_MS = 86_400_000
 
@@ -67,6 +74,14 @@ def ready(socket: Socket) -> int:
     return cast("int", socket.getsockopt(zmq.EVENTS))
 
 
+def wait(sockets: Sequence[tuple[Any, int]], seconds: float | None) -> None:
+    """Wait until a socket or descriptor is ready, at most so many seconds; without any, sleep."""
+    if sockets:
+        zmq.zmq_poll(sockets, -1 if seconds is None else int(seconds * 1000) + (seconds > 0))
+    else:
+        time.sleep(seconds or 0.0)  # zmq_poll of nothing returns immediately, whatever its timeout
+
+
 class Dialog(Protocol):
     """What runs on a link: ``Frontend`` or ``Session``."""
 
@@ -85,6 +100,9 @@ class Dialog(Protocol):
 
     def on_unlinked(self, now: float) -> None:
         """Note that the connection is gone."""
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens at a local address, and that there was no connection so far."""
 
     def receive(self, frames: Frames, now: float) -> None:
         """Take a message."""
@@ -225,16 +243,25 @@ class Link:
 class Engine:
     """Runs a dialog: whoever drives it calls ``turn`` when there is something to read or the deadline has come."""
 
+    link_type: ClassVar[type[Link]] = Link
+
     def __init__(self, dialog: Dialog, linger_ms: int) -> None:
         self.dialog = dialog
+        self._process = os.getpid()
         self.link: Link | None = None
         self.on_link: Callable[[Link | None, Link | None], None] = lambda old, new: None
         self._context: zmq.Context[Socket] = zmq.Context()
         self._linger_ms = linger_ms
         self._connection = 0
-        self._tries = 0
+        self._linked_before = False
+        self._unlinked_since = time.monotonic()
         self._again_at: float | None = None
         self._clear: list[Callable[[], None]] = []
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is another process than the one that has the connection: nothing can be done here."""
+        return os.getpid() != self._process
 
     def start(self) -> None:
         """Begin to connect; raises an AddressError when the address is no address."""
@@ -270,25 +297,30 @@ class Engine:
             return True
         while link.events and self.link is link:
             if link.events.popleft():
-                self._tries, link.up = 0, True
+                self._linked_before = link.up = True
                 self.dialog.on_linked(now)
             else:
                 self._broke(link, now)
         return False
 
     def _broke(self, link: Link, now: float) -> None:
-        """Have the next try soon, with a socket of its own."""
+        """Have the next attempt soon, with a socket of its own."""
         self.link = None
         self.on_link(link, None)
         link.drop()
-        self._pause()
+        if link.up:
+            self._unlinked_since = now
+        self._pause(link.address)
         if link.up:
             self.dialog.on_unlinked(now)
+        elif not self._linked_before and (reason := why_nobody_listens(link.address)):
+            self.dialog.on_nobody(reason, now)
 
-    def _pause(self) -> None:
-        longest: float = min(FIRST_PAUSE * 2**self._tries, LONGEST_PAUSE)
-        self._tries = min(self._tries + 1, 10)
-        self._again_at = time.monotonic() + longest * uniform(0.5, 1.0)  # noqa: S311
+    def _pause(self, address: str) -> None:
+        now = time.monotonic()
+        share = LOCAL_SHARE if is_local(address) else REMOTE_SHARE
+        longest = min(max(FIRST_PAUSE, share * (now - self._unlinked_since)), LONGEST_PAUSE)
+        self._again_at = now + longest * uniform(0.5, 1.0)  # noqa: S311
 
     def apply(self) -> None:
         """Carry out what the dialog wants: send, and connect elsewhere."""
@@ -325,14 +357,14 @@ class Engine:
             self._reopen()
         except AddressError as error:
             LOG.error(error.problem.what, why=error.problem.why)
-            self._pause()
+            self._pause(self.dialog.address)
 
     def _reopen(self) -> None:
         old, self.link, self._again_at = self.link, None, None
         self._connection = self.dialog.connection
         if self.dialog.address:
             try:
-                self.link = Link(self._context, self.dialog.address, self._linger_ms)
+                self.link = self.link_type(self._context, self.dialog.address, self._linger_ms)
             finally:
                 self._replaced(old)
         else:

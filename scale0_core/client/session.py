@@ -39,6 +39,8 @@ OVERTIME = 0.25
 """Seconds past its deadline after which a worker stops a task by itself. A broker that is there says so before."""
 
 FIRST_REST, LONGEST_REST = 0.1, 5.0
+MOST_BREAK_RESTS = 3
+"""How often the rest doubles when connections break while the worker is being taken on: up to 0.8 s."""
 MOST_NEGOTIATIONS = 5
 
 
@@ -229,7 +231,13 @@ class Session:
         if self.state is WorkerState.LOCATING:
             self._until = now + LINK_PATIENCE  # the engine connects again by itself
         elif self._may(WorkerEvent.LOST):
+            # a broker that died did not refuse this worker: be there when it is up again, which may be for a moment
+            self._rests = 0 if self.state is WorkerState.SERVING else min(self._rests, MOST_BREAK_RESTS)
             self._lost(now, self._unreached("the connection broke"))
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens at a local address; a worker waits for its broker to be started."""
+        self._report(self._unreached(reason))
 
     def _locate(self, now: float) -> None:
         """Connect to where the configuration is given, or straight to the backend when that is known."""

@@ -19,6 +19,7 @@ from scale0_core.client.frontend import Frontend
 from scale0_core.client.handlers import Handler, Handlers
 from scale0_core.client.session import Session, Task, WorkerState
 from scale0_core.client.storage import ConfigFile, default_config_dir, program_name
+from scale0_core.client.threads import FORKED
 from scale0_core.protocol.messages import LONGEST_IDENTITY
 
 ConfigDir = str | Path | None
@@ -38,7 +39,7 @@ F = TypeVar("F", bound=Handler)
 
 
 def frontend_for(
-    broker: str, *, identity: str | None, retries: int, config_dir: ConfigDir, config_type: str
+    broker: str, *, identity: str | None, retries: int, config_dir: ConfigDir, config_type: str, wait_for_broker: bool
 ) -> Frontend:
     """Make the dialog of a client."""
     address = frontend_address(broker, os.environ)
@@ -46,7 +47,7 @@ def frontend_for(
     file = ConfigFile(_folder(config_dir), identity or f"client-{program_name()}", address)
     return Frontend(
         Route(Place(address)), identity=name, config_type=config_type.upper(), stored=file.load(name), retries=retries,
-        store=file.save,
+        store=file.save, wait_for_broker=wait_for_broker,
     )  # fmt: skip
 
 
@@ -127,6 +128,12 @@ def closed_error(error: BaseException | None = None) -> ClosedError:
     return ClosedError("the client is closed", why, "the call has no reply", "" if error else "make another Client")
 
 
+def forked_error() -> ClosedError:
+    """Make the error of calls in a forked child."""
+    remedy = "make another Client after the fork"
+    return ClosedError("the client belongs to another process", FORKED, "the call has no reply here", remedy)
+
+
 # --- the two kinds ----------------------------------------------------------------------------------------------------
 
 
@@ -135,9 +142,12 @@ class BaseClient(ABC):
 
     def __init__(
         self, broker: str = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
-        config_dir: ConfigDir = None, config_type: str = "JSON",
+        config_dir: ConfigDir = None, config_type: str = "JSON", wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         """Make a client.
+
+        A call fails immediately with a NoBrokerError if nobody listens at the broker's address on this machine. A
+        client that was connected once waits for its broker to come back, until the call's timeout.
 
         :param broker: the name of a broker on this machine, or the address of a broker's frontend.
         :param identity: who this is, for the broker's lists; made up when not given.
@@ -145,10 +155,12 @@ class BaseClient(ABC):
         :param retries: how often a call with ``retry=True`` is sent again.
         :param config_dir: where the configuration is kept; by default in the user's cache folder.
         :param config_type: the format in which the broker is asked for the configuration.
+        :param wait_for_broker: wait for a broker that is not there yet as well.
         """
         self._frontend = frontend_for(
-            broker, identity=identity, retries=retries, config_dir=config_dir, config_type=config_type
-        )
+            broker, identity=identity, retries=retries, config_dir=config_dir, config_type=config_type,
+            wait_for_broker=wait_for_broker,
+        )  # fmt: skip
         self._timeout = timeout
         self._set_up()
 
@@ -189,7 +201,7 @@ class BaseWorker(ABC):
         heartbeat_interval: float = 2.5, version: str = "", metadata: Mapping[str, str] | None = None,
         backend: str | None = None, config_dir: ConfigDir = None, config_type: str = "JSON",
     ) -> None:  # fmt: skip
-        """Make a worker.
+        """Make a worker; it waits for a broker that is not there yet.
 
         :param broker: the name of a broker on this machine, or the address of a broker's frontend.
         :param identity: who this is, unique among workers; made up when not given.
@@ -257,6 +269,11 @@ class BaseWorker(ABC):
         """The version of the configuration that the broker gave; None as long as there is none."""
         stored = self._session.stored
         return stored.version if stored else None
+
+    def _check_process(self, forked: bool) -> None:
+        if forked:
+            what = f"the worker {self.identity} belongs to another process"
+            raise WorkerError(what, FORKED, "nothing is served here", "start another Worker after the fork")
 
     def _not_ready(self, timeout: float) -> WorkerError:
         return self._session.fault or WorkerError(

@@ -39,8 +39,9 @@ from scale0_core.client.setup import (
     BaseWorker,
     FutureSink,
     closed_error,
+    forked_error,
 )
-from scale0_core.client.threads import IoThread, Pool, Signals
+from scale0_core.client.threads import GuardedFuture, IoThread, Pool, Signals
 
 # --- Client -----------------------------------------------------------------------------------------------------------
 
@@ -51,8 +52,10 @@ class Stream(Iterator[Reply]):
     One that is closed, or dropped before its end, is cancelled: its worker stops.
     """
 
-    def __init__(self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
-        self._parts, self._cancel = parts, cancel
+    def __init__(
+        self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None], check: Callable[[], None]
+    ) -> None:
+        self._parts, self._cancel, self._check = parts, cancel, check
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -61,6 +64,7 @@ class Stream(Iterator[Reply]):
     def __next__(self) -> Reply:
         if self._over:
             raise StopIteration
+        self._check()
         part = self._parts.get()
         if isinstance(part, Reply):
             return part
@@ -85,11 +89,11 @@ class Stream(Iterator[Reply]):
         self.close()
 
 
-class CallFuture(Future[Reply]):
+class CallFuture(GuardedFuture[Reply]):
     """The future of a call. One that is cancelled has the worker stop."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__(check)
         self.on_cancel: list[Callable[[], None]] = []
 
     def cancel(self) -> bool:
@@ -127,7 +131,7 @@ class Client(BaseClient):
 
     def submit(self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False) -> Future[Reply]:
         """Call a service and go on; the future has the reply or the CallError. Cancelling it stops the worker."""
-        future, frames = CallFuture(), check_call(service, payload)
+        future, frames = CallFuture(self._runner.check), check_call(service, payload)
         sink = FutureSink(future, InvalidStateError)
         call = Call(service, frames, sink, timeout=self._time(timeout), retry=retry)
         future.on_cancel.append(partial(self._runner.cancel, call))
@@ -140,7 +144,8 @@ class Client(BaseClient):
         inbox, frames = Inbox(parts.put), check_call(service, payload)
         call = Call(service, frames, inbox, timeout=self._time(timeout), retry=retry, on_part=inbox.part)
         self._runner.open(call)
-        return Stream(parts, lambda: self._runner.cancel(call))  # the client lives as long as its streams
+        # the client lives as long as its streams
+        return Stream(parts, lambda: self._runner.cancel(call), self._runner.check)
 
     def map(
         self, service: str, payloads: Iterable[bytes | tuple[bytes, ...]], *,
@@ -167,7 +172,7 @@ class Client(BaseClient):
 
     def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
-        future, began = CallFuture(), time.monotonic()
+        future, began = CallFuture(self._runner.check), time.monotonic()
         self._runner.open(Call("", (), FutureSink(future, InvalidStateError), timeout=timeout))
         future.result()
         return time.monotonic() - began
@@ -199,7 +204,13 @@ class _ClientRunner:
         )
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise in a forked child, where nothing would ever come."""
+        if self._thread.forked:
+            raise forked_error()
+
     def open(self, call: Call) -> None:
+        self.check()  # before the lock, which another thread may have held at the fork
         with self._lock:
             if self._stopped:
                 raise closed_error()
@@ -221,6 +232,8 @@ class _ClientRunner:
         self._frontend.calls.cancel(call)
 
     def stop(self) -> None:
+        if self._thread.forked:
+            return
         with self._lock:
             self._stopped = True
         self._thread.call(lambda: None)
@@ -277,6 +290,7 @@ class Worker(BaseWorker):
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        self._check()
         with self._condition:
             if self._condition.wait_for(lambda: self._session.offers(self._handlers.names), timeout):
                 return
@@ -286,6 +300,7 @@ class Worker(BaseWorker):
         """Take no more tasks, finish those in hand, then leave; False when the time was too short for that."""
         if self._thread is None:
             return True
+        self._check()
         self._thread.call(lambda: self._session.drain(time.monotonic()))
         done = self._left.wait(timeout)
         self.stop()
@@ -309,6 +324,7 @@ class Worker(BaseWorker):
         with Signals(self._on_signal) as signals:  # before tasks come, so that none is in hand of one who heeds none
             if self._thread is None:
                 self.start()
+            self._check()
             if signals.count:
                 self._on_signal(signals.count)  # it may have come too early for the thread
             self._left.wait()
@@ -320,9 +336,16 @@ class Worker(BaseWorker):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._forked:
             self.drain()
         self.stop()
+
+    @property
+    def _forked(self) -> bool:
+        return self._thread is not None and self._thread.forked
+
+    def _check(self) -> None:
+        self._check_process(self._forked)
 
     def _on_signal(self, count: int) -> None:
         session, now = self._session, time.monotonic()

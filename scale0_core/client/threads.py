@@ -6,18 +6,23 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 
-from scale0_core.client.link import Engine
+from scale0_core.client.link import Engine, wait
 from scale0_core.io.waker import Waker
 from scale0_core.logs import get_logger
 
 LOG = get_logger("client")
 
 JOIN_SECONDS = 5.0
+
+FORKED = "this is a forked child: threads and connections stay in the process that made them"
+
+T = TypeVar("T")
 
 
 class IoThread:
@@ -39,9 +44,15 @@ class IoThread:
         """Begin; whoever made this has a name for it by now, as what comes may be answered at once."""
         self._thread.start()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, in which the thread does not exist."""
+        return self._engine.forked
+
     def call(self, function: Callable[[], None]) -> None:
-        """Have a function called on the thread."""
-        self._waker.call(function)
+        """Have a function called on the thread; in a forked child nothing is done."""
+        if not self.forked:
+            self._waker.call(function)
 
     def join(self) -> None:
         """Wait for the thread to end, unless this is it."""
@@ -74,7 +85,27 @@ class IoThread:
         if link is not None:
             sockets.append((link.socket, zmq.POLLIN | zmq.POLLOUT if link.outbox else zmq.POLLIN))
             sockets.append((link.monitor, zmq.POLLIN))
-        zmq.zmq_poll(sockets, -1 if seconds is None else int(seconds * 1000) + (seconds > 0))
+        wait(sockets, seconds)
+
+
+class GuardedFuture(Future[T]):
+    """A future whose outcome comes from a thread; ``check`` raises where that thread does not exist."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__()
+        self._check = check
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the outcome, and return or raise it."""
+        if not self.done():
+            self._check()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the outcome, and return the error, or None."""
+        if not self.done():
+            self._check()
+        return super().exception(timeout)
 
 
 class Pool:

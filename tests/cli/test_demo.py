@@ -27,5 +27,6 @@ def test_the_command_is_the_same_from_the_root_of_the_repository(scale0):
     there = subprocess.run(
         scale0.command("plugins", "ls", "-o", "json"), cwd=ROOT, env=scale0.environment, capture_output=True,
         encoding="utf-8", check=False,
+        timeout=300,
     )  # fmt: skip
     assert (there.returncode, there.stdout) == (0, here.out)

@@ -56,7 +56,7 @@ def test_a_missing_native_wire_is_a_warning_unless_it_is_asked_for(scale0):
 def test_few_descriptors_are_a_warning(scale0):
     line = "ulimit -Hn 1000 -Sn 1000; " + " ".join(scale0.command("doctor"))
     done = subprocess.run(
-        ["bash", "-c", line], env=scale0.environment, capture_output=True, encoding="utf-8", check=False
+        ["bash", "-c", line], env=scale0.environment, capture_output=True, encoding="utf-8", check=False, timeout=300
     )
     assert "raise the hard limit" in done.stdout
 

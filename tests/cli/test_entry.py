@@ -28,7 +28,7 @@ def test_help_imports_nothing_large(arguments):
         f"try: main({arguments})\n"
         f"finally: print(sorted({LARGE} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=300)
     assert done.stderr == "[]\n"
 
 
@@ -37,7 +37,9 @@ def test_zmq_is_imported_only_by_commands_that_talk(scale0, arguments):
     code = (
         f"import sys; from scale0_core.cli import main\ntry: main({arguments})\nfinally: sys.exit('zmq' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=scale0.environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=scale0.environment, capture_output=True, check=False, timeout=300
+    )
     assert done.returncode == 0
 
 
@@ -131,7 +133,7 @@ def test_a_forbidden_file_exits_with_77(scale0):
 def test_a_closed_pipe_is_no_news(scale0):
     line = " ".join(scale0.command("errors")) + " | true; exit ${PIPESTATUS[0]}"
     done = subprocess.run(
-        ["bash", "-c", line], env=scale0.environment, capture_output=True, encoding="utf-8", check=False
+        ["bash", "-c", line], env=scale0.environment, capture_output=True, encoding="utf-8", check=False, timeout=300
     )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

@@ -202,11 +202,21 @@ def test_a_role_allows_so_much_and_no_more(ask):
 
 def test_the_hash_of_a_password_is_made_from_stdin(broker):
     done = subprocess.run(
-        [sys.executable, "-m", "scale0_core", "password"], input="secret\n", capture_output=True, text=True, check=True
+        [sys.executable, "-m", "scale0_core", "password"],
+        input="secret\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert done.stdout.startswith("scrypt$")
     empty = subprocess.run(
-        [sys.executable, "-m", "scale0_core", "password"], input="\n", capture_output=True, text=True, check=False
+        [sys.executable, "-m", "scale0_core", "password"],
+        input="\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert empty.returncode == 64
 

@@ -92,7 +92,9 @@ def test_new_never_writes_over_what_exists(scale0):
 @pytest.mark.slow
 def test_a_new_plugin_installed_beside_the_core_passes_its_tests(scale0, tmp_path):
     def run(*command, folder=tmp_path):
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False, timeout=300
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

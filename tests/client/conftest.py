@@ -234,7 +234,7 @@ class Programs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)
             process.kill()
-            process.communicate()
+            process.communicate(timeout=60)
 
 
 @pytest.fixture

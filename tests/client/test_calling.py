@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import zmq
 
 from scale0_core.client import (
     CallTimedOutError,
+    NoBrokerError,
     NoServiceError,
     RemoteError,
     Stage,
@@ -21,7 +23,7 @@ from scale0_core.client import (
     TooManyError,
     UnavailableError,
 )
-from scale0_core.errors import AddressError
+from scale0_core.errors import AddressError, Exit
 from scale0_core.testing import BrokerStarter
 from scale0_core.testing.broker import ThreadBroker
 
@@ -248,7 +250,7 @@ def test_functions_that_keep_no_rule(flavour: Flavour, address: str):
 
 
 def test_without_a_broker_a_call_says_that_it_could_not_connect(flavour: Flavour, tmp_path: Path):
-    client = flavour.client(f"ipc://{tmp_path}/nobody")
+    client = flavour.client(f"ipc://{tmp_path}/nobody", wait_for_broker=True)
     began = time.monotonic()
     with pytest.raises(CallTimedOutError) as caught:
         client.call("echo", timeout=0.3)
@@ -258,6 +260,44 @@ def test_without_a_broker_a_call_says_that_it_could_not_connect(flavour: Flavour
     assert "connecting" in str(caught.value)
     with pytest.raises(CallTimedOutError):
         client.ping(timeout=0.1)
+
+
+@pytest.mark.parametrize("transport", ["ipc", "refused ipc", "tcp"])
+def test_where_nobody_listens_calls_fail_immediately(flavour: Flavour, tmp_path: Path, transport: str):
+    place = f"ipc://{tmp_path}/nobody"
+    if transport == "refused ipc":
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(f"{tmp_path}/nobody")
+    elif transport == "tcp":
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            place = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+    client = flavour.client(place)
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(NoBrokerError) as caught:
+            client.call("echo", timeout=60, retry=True)
+    with pytest.raises(NoBrokerError):
+        client.ping(timeout=60)
+    assert time.monotonic() - began < 20
+    assert (caught.value.stage, caught.value.exit_code) == (Stage.CONNECTING, Exit.UNREACHED)
+    assert f"nobody listens at {place}" in str(caught.value)
+
+
+def test_a_client_that_was_connected_waits_for_its_broker_to_come_back(flavour: Flavour, scale0_broker: BrokerStarter):
+    broker = scale0_broker.in_thread([], QUICK)
+    client = flavour.client(broker.address("scale0", "frontend"))
+    client.ping()
+    broker.stop()
+    with pytest.raises(CallTimedOutError):
+        client.ping(timeout=0.5)
+    future = client.submit("nothing", timeout=30)
+    again = ThreadBroker(broker.folder / "broker.toml", broker.name, broker.folder, {})
+    try:
+        with pytest.raises(NoServiceError):
+            future.result(30)
+    finally:
+        again.stop()
 
 
 def test_a_frozen_broker(flavour: Flavour, scale0_broker: BrokerStarter):
@@ -295,7 +335,7 @@ def test_a_broker_that_comes_later(flavour: Flavour, scale0_broker: BrokerStarte
     broker.stop()
     worker = flavour.idle_worker(address, {"echo": echo})
     worker.start()
-    client = flavour.client(address)
+    client = flavour.client(address, wait_for_broker=True)
     future = client.submit("echo", b"patience", timeout=20, retry=True)
     held = client.submit("echo", b"also without", timeout=20)
     again = ThreadBroker(broker.folder / "broker.toml", broker.name, broker.folder, {})

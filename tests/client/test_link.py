@@ -24,6 +24,7 @@ class Notes:
         self.connection = 1
         self.out: list[Frames] = []
         self.events: list[str] = []
+        self.nobody = 0
 
     def start(self, now: float) -> None: ...
 
@@ -32,6 +33,9 @@ class Notes:
 
     def on_unlinked(self, now: float) -> None:
         self.events.append("unlinked")
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        self.nobody += 1
 
     def receive(self, frames: Frames, now: float) -> None:
         self.events.append(frames[0].decode())

@@ -360,9 +360,34 @@ def test_pauses_between_attempts_grow_and_differ():
         while desk.state is WorkerState.RESTING:
             desk.sleep(0.01)
         pauses.append(desk.now - began)
-    assert all(after > before for before, after in zip(pauses[:3], pauses[2:5], strict=True))
-    assert 2.4 < pauses[-1] < 5.1
+    assert pauses[0] < pauses[2]
+    assert 0.38 < pauses[-1] < 0.83
     assert len({round(pause, 2) for pause in pauses[-4:]}) > 1
+
+
+def test_pauses_after_refusals_grow_to_5_seconds():
+    pauses = []
+    desk = Desk().serve()
+    for _ in range(8):
+        desk.hear(wire.DISCONNECTERROR, code=403, message="no")
+        began = desk.now
+        while desk.state is WorkerState.RESTING:
+            desk.sleep(0.01)
+        pauses.append(desk.now - began)
+        desk.serve()
+    assert 2.4 < pauses[-1] < 5.1
+
+
+def test_a_broker_that_dies_again_and_again_finds_its_worker_back_soon():
+    """A broker that lives shorter than a heartbeat never answers one, which is no reason to rest longer."""
+    desk = Desk()
+    for _ in range(10):
+        desk.serve()
+        desk.unlink()
+        began = desk.now
+        while desk.state is WorkerState.RESTING:
+            desk.sleep(0.01)
+        assert desk.now - began < 0.15
 
 
 @pytest.mark.requirement("R52")

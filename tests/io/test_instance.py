@@ -75,7 +75,7 @@ def test_the_name_is_free_again_after_a_clean_end(name: str):
 def test_the_name_is_free_again_after_its_holder_was_killed(name: str):
     with hold_in_child(name) as child:
         child.kill()
-        child.wait()
+        child.wait(timeout=60)
     with BrokerName(name) as again:
         assert os.getpid() == again.holder()
 

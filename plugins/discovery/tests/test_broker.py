@@ -62,7 +62,7 @@ class Worker:
 
     def end(self):
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=60)
         self.process.stdin.close()
 
 

@@ -173,21 +173,27 @@ def _printable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--credit", default=1, show_default=True, type=click.IntRange(1, 256), help="Requests at once.")
 @click.option("--timeout", type=_seconds, metavar="S", help="Seconds after which a run of COMMAND is ended.")
+@click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
 @_address
-def worker(service: str, command: tuple[str, ...], credit: int, timeout: float | None, address: str) -> None:
+def worker(
+    *, service: str, command: tuple[str, ...], credit: int, timeout: float | None, wait: bool, address: str
+) -> None:
     """Offer SERVICE by running COMMAND for each request.
 
     The request is its standard input, its standard output the reply. When it ends with another code than 0, the caller
     gets an error with what it wrote to stderr. It is killed when the caller gives up. TERM or INT ends the worker once
-    its requests are done.
+    its requests are done. Without a broker at a local address it ends with 69, unless --wait is given.
 
     \b
     Examples:
       scale0 majordomo worker upper -- tr a-z A-Z
       scale0 majordomo worker resize --credit 4 -- convert - -resize 50% -
     """  # noqa: D301
+    from scale0_core.client.listening import why_nobody_listens
     from scale0_majordomo.client import Worker
 
+    if not wait and (reason := why_nobody_listens(address)):
+        raise kit.NotReachedError(f"no broker at {address}", reason, "nothing is served", "start it, or use --wait")
     serving = Worker(address, credit=credit)
     try:
         serving.add(service, _runner(command, timeout))

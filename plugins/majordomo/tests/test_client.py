@@ -24,6 +24,7 @@ from scale0_majordomo import (
     CallTimedOutError,
     Client,
     ClosedError,
+    NoBrokerError,
     RemoteError,
     Stage,
     Worker,
@@ -346,10 +347,13 @@ def test_functions_of_one_service_work_at_once(client, worker):
 
 
 def test_nobody_there_is_told_with_the_stage(folder):
-    with Client(f"ipc://{folder}/none") as client, pytest.raises(CallTimedOutError) as caught:
+    with Client(f"ipc://{folder}/none", wait_for_broker=True) as client, pytest.raises(CallTimedOutError) as caught:
         client.call("s", timeout=0.3)
     assert caught.value.stage is Stage.CONNECTING
     assert caught.value.problem.consequence == "nothing was sent"
+    with Client(f"ipc://{folder}/none") as client, pytest.raises(NoBrokerError, match="nobody listens") as refused:
+        client.call("s", timeout=1000)
+    assert (refused.value.stage, int(refused.value.exit_code)) == (Stage.CONNECTING, 69)
     with Worker(f"ipc://{folder}/none") as worker:
         worker.add("s", lambda request: None)
         with pytest.raises(WorkerError):
@@ -573,7 +577,7 @@ def test_a_plain_socket_is_enough_to_serve_and_to_call(here, client):
 
 def test_importing_the_plugin_is_light():
     code = "import sys, scale0_majordomo; print(*(name for name in ('zmq', 'asyncio', 'attrs') if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == []
     with pytest.raises(AttributeError):
         _ = scale0_majordomo.nothing

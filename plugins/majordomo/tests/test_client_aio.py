@@ -14,6 +14,7 @@ from scale0_majordomo.aio import (
     CallTimedOutError,
     Client,
     ClosedError,
+    NoBrokerError,
     RemoteError,
     Stage,
     Worker,
@@ -261,7 +262,10 @@ def test_a_plain_generator_that_is_cancelled_while_it_runs_is_closed_afterwards(
 
 def test_nobody_there_is_told(here):
     async def main() -> None:
-        async with Client(here + "x", timeout=0.2) as client:
+        async with Client(here + "x", timeout=1000) as client:
+            with pytest.raises(NoBrokerError):
+                await client.call("s")
+        async with Client(here + "x", timeout=0.2, wait_for_broker=True) as client:
             with pytest.raises(CallTimedOutError) as caught:
                 await client.call("s")
             assert caught.value.stage is Stage.CONNECTING

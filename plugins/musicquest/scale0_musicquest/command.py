@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from string import hexdigits
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 BROKER = "tcp://127.0.0.1:6667"
 LONGEST_CONNECT = 5.0
 FIX = "start a broker with the plugins musicquest-broker and musicquest-server; or name another one with --broker"
+SHA256_DIGITS = 64
 WEB_EXTRA = "pip install 'scale0-musicquest[web]'"
 
 SONG_COLUMNS = {
@@ -110,33 +112,57 @@ def search(
 @main.command()
 @click.argument("song")
 @click.option("-O", "--to", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where to write it.")
+@click.option("--number", metavar="N", type=click.IntRange(1), help="Of several songs, the one of this number.")
+@click.option("--digest", default="", metavar="HEX", help="Of several songs, the one whose SHA-256 begins so.")
+@click.option("--server", default="", metavar="ENDPOINT", help="Of several songs, the one that this server holds.")
+@click.option("--force", is_flag=True, help="Overwrite the file if it is there with other content.")
 @_broker
 @_timeout
 @kit.output_option
-def get(song: str, target: Path | None, broker: str, timeout: float) -> None:
+def get(
+    *,
+    song: str,
+    target: Path | None,
+    number: int | None,
+    digest: str,
+    server: str,
+    force: bool,
+    broker: str,
+    timeout: float,
+) -> None:
     """Download SONG, by its name, to a file of this name or to FILE; into FILE if that is a folder.
 
-    Goes on where a download that was broken off ended. The file is there when its SHA-256 is right, and not before.
+    Goes on where a download that was broken off ended. The file is there when its SHA-256 is right, and not before. A
+    file that is there is not overwritten, unless --force says so. When several songs have the name, they are listed,
+    always in the same order, and nothing is downloaded until one is chosen.
 
     \b
     Examples:
       scale0 musicquest get '01 Morning Sockets.wav'
       scale0 musicquest get '01 Morning Sockets.wav' --to Music
+      scale0 musicquest get intro.ogg --digest 5f1c
     """  # noqa: D301
+    from scale0_musicquest.client.storage import is_there
+
+    if set(digest) - set(hexdigits) or len(digest) > SHA256_DIGITS:
+        raise _usage(f"--digest must be up to 64 hexadecimal digits, got {_printable(digest)}", "look at the list")
     with _client(broker, timeout) as client:
-        hit = _find(client, song)
+        hit = _find(client, song, number=number or 0, digest=digest, server=server)
         place = target or Path(hit.song.name)
         if place.is_dir():
             place /= hit.song.name
-        with _progress(hit.song) as show:
-            client.download(hit, place, progress=show)
+        had = is_there(place, hit.song)
+        if not had:
+            with _progress(hit.song) as show:
+                client.download(hit, place, progress=show, force=force)
     told = {"name": hit.song.name, "file": str(place), "size": hit.song.size, "sha256": hit.song.sha256}
-    kit.emit("scale0.musicquest.download/1", told, show=lambda: kit.say(f"{place} is there, {hit.song.size} bytes"))
+    said = f"{place} is there{' already, with the same content' if had else ''}, {hit.song.size} bytes"
+    kit.emit("scale0.musicquest.download/1", {**told, "downloaded": not had}, show=lambda: kit.say(said))
 
 
-def _find(client: MusicClient, song: str) -> Hit:
+def _find(client: MusicClient, song: str, **choice: Any) -> Hit:
     try:
-        return client.hit(song)
+        return client.hit(song, **choice)
     except ValueError as error:
         raise _usage(
             f"no song is called {_printable(song)}: {error}", "scale0 musicquest search finds names"
@@ -197,7 +223,7 @@ def _listen(
     shell = Shell(client, deck, playlists_folder(os.environ), sys.stdout)
     try:
         for song in songs:
-            deck.add(Track.of(_find(client, song)))
+            deck.add(Track.of(_find_any(client, song)))
         if playlist:
             shell.do(f"load {playlist}")
         kit.say(f"played by {deck.player.name}")
@@ -215,6 +241,17 @@ def _listen(
             shell.run(script_lines(), to_the_end=True)
     finally:
         deck.close()
+
+
+def _find_any(client: MusicClient, song: str) -> Hit:
+    """Find a song by its name; of several, take the first."""
+    from scale0_musicquest.client import AmbiguousError
+
+    try:
+        return _find(client, song)
+    except AmbiguousError as error:
+        kit.say(f"{error.problem.what}; the first is played, {error.hits[0].song.sha256[:12]}")
+        return error.hits[0]
 
 
 @contextmanager

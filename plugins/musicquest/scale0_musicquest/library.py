@@ -7,14 +7,14 @@ the best are found whatever the sample has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from sys import intern
 
 import attrs
 
 from scale0_musicquest.ordered import Ordered
-from scale0_musicquest.songs import Query, Song
+from scale0_musicquest.songs import UNTOLD_SHA256, Query, Song
 from scale0_musicquest.vocabulary import MOST_WORDS, Vocabulary
 from scale0_musicquest.words import words_of
 
@@ -45,10 +45,9 @@ class _Entry:
 
     @classmethod
     def of(cls, song: Song) -> _Entry:
-        title = words_of(song.title) or words_of(song.name)
         # many songs have the artist and the album in common
         artist, album = intern(" ".join(words_of(song.artist))), intern(" ".join(words_of(song.album)))
-        return cls(song, " ".join(title), artist, album)
+        return cls(song, _title_of(song), artist, album)
 
     def words(self) -> set[str]:
         return {*self.title.split(" "), *self.artist.split(" "), *self.album.split(" ")} - {""}
@@ -63,6 +62,11 @@ class _Entry:
     def key(self) -> str:
         """Its place among the titles."""
         return f"{self.title}\0{self.song.name}"
+
+
+def _title_of(song: Song) -> str:
+    """Return the words of the title; without a title, of the name."""
+    return " ".join(words_of(song.title) or words_of(song.name))
 
 
 class _Wish:
@@ -93,6 +97,24 @@ class _Wish:
             and all(word in artist for word in self.artist)
             and all(word in album for word in self.album)
         )
+
+
+def order_of(query: Query) -> Callable[[Song], tuple[object, ...]]:
+    """Return a sort key for what a query found anywhere: the order of ``Library.find``, and then by digest.
+
+    What only original servers have comes last. The order depends on the songs alone, not on who answered first.
+    """
+    wish = None if query.is_exact else _Wish(query)
+
+    def key(song: Song) -> tuple[object, ...]:
+        untold = song.sha256 == UNTOLD_SHA256
+        if wish is None:
+            return untold, song.name, song.sha256
+        title = _title_of(song)
+        named = wish.only_text and song.name == wish.name
+        return untold, not named, not title.startswith(wish.lead), title, song.name, song.sha256
+
+    return key
 
 
 class Library:

@@ -14,6 +14,7 @@ import pytest
 from scale0_musicquest import wire
 from scale0_musicquest.client import (
     DamagedError,
+    FileThereError,
     MusicClient,
     MusicClosedError,
     MusicError,
@@ -243,6 +244,36 @@ def test_a_song_is_downloaded_byte_by_byte(world, tmp_path, name):
     assert fetched == -(-len(SONGS[name]) // 250_000)
     client.download(client.hit(name), target)
     assert server.counts[wire.FETCH] == fetched  # it is there already
+
+
+def test_a_file_that_came_while_the_song_did_is_not_overwritten(world, tmp_path):
+    _, _, client = world
+    target = tmp_path / "a.wav"
+
+    def other(progress) -> None:
+        target.write_bytes(b"of somebody else")
+
+    with pytest.raises(FileThereError):
+        client.download(client.hit("a.wav"), target, progress=other)
+    assert target.read_bytes() == b"of somebody else"
+    assert client.download(client.hit("a.wav"), target, force=True) == target
+    assert target.read_bytes() == CONTENT
+    with pytest.raises(ValueError, match="must be positive"):
+        client.hit("a.wav", number=-1)
+
+
+def test_where_a_file_system_has_no_links_a_file_is_not_overwritten_either(world, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    _, _, client = world
+    target = tmp_path / "b.wav"
+    client.download(client.hit("b.wav"), target)
+    assert target.read_bytes() == SONGS["b.wav"]
+    with pytest.raises(FileThereError):
+        client.download(client.hit("a.wav"), target)
+    assert target.read_bytes() == SONGS["b.wav"]
 
 
 def test_several_holders_send_at_once(world, note, tmp_path):
@@ -509,3 +540,26 @@ def test_an_advert_that_is_told_of_in_no_sensible_way_is_an_error(note, told):
     )  # fmt: skip
     with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="cannot be read"):
         client.advert()
+
+
+def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path):
+    """All holders are gone, and the server takes 2 seconds to say that it knows no other."""
+    server = note(FakeServer())
+    server.silent = {wire.SEARCH}
+    broker = note(FakeBroker(server))
+    stop, used = threading.Event(), []
+
+    def download(client: MusicClient) -> None:
+        start = time.thread_time()
+        with contextlib.suppress(MusicStoppedError):
+            client.download(Hit(song_of("gone.wav", CONTENT), (Holder(nobody()),)), tmp_path / "gone.wav", stop=stop)
+        used.append(time.thread_time() - start)
+
+    with MusicClient(broker.endpoint, timeout=30.0) as client:
+        thread = threading.Thread(target=download, args=(client,))
+        thread.start()
+        server.wait_for(wire.SEARCH)  # so the holder is known to be gone, and nobody is left to wait for
+        time.sleep(2)
+        stop.set()
+        thread.join(30)
+    assert used[0] < 0.5

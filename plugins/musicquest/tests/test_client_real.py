@@ -87,12 +87,29 @@ def test_a_holder_that_is_killed_at_half_of_a_download_is_replaced(town, tmp_pat
         def at_half(progress) -> None:
             if not killed and progress.received >= len(CONTENT) // 2:
                 victim.process.kill()
-                victim.process.wait()
+                victim.process.wait(timeout=60)
                 killed.append(progress.received)
 
         client.download(hit, tmp_path / "big.wav", progress=at_half)
     assert len(CONTENT) // 2 <= killed[0] < len(CONTENT)  # at most ten chunks more were on their way
     assert (tmp_path / "big.wav").read_bytes() == CONTENT
+
+
+def test_hits_have_the_same_order_whoever_is_asked(town):
+    """Each server has its own song of each name, so each would tell of its own first."""
+    contents = [f"take {number}".encode() for number in range(3)]
+    for content in contents:
+        town.add({"same.wav": content, f"{content.decode()}.wav": content})
+    with town.client() as client:
+        town.wait_for_songs(client, *(f"take {number}.wav" for number in range(3)))
+    for query in ({"name": "same.wav"}, {"text": "take"}, {"text": "same"}, {"text": "take", "limit": 2}):
+        orders = set()
+        for server in town.servers:
+            with town.client(server=endpoint_of(server)) as client:
+                orders.add(tuple((hit.song.name, hit.song.sha256) for hit in client.search(**query, fresh=True).hits))
+        assert len(orders) == 1, query
+        (order,) = orders
+        assert len(order) == min(3, query.get("limit", 3))
 
 
 def test_the_own_server_dies_and_another_one_does_the_bidding(town):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import pty
@@ -93,6 +94,80 @@ def test_a_song_is_downloaded(use, town, name, tmp_path):
     assert told.returncode == 1
     assert "nobody has zzz.wav" in told.stderr
     assert use("get", "a/b").returncode == 64
+
+
+@pytest.fixture(scope="module")
+def same_names(tmp_path_factory):
+    """Give a town with two servers, each with another song of the same name, and the songs by their digests."""
+    with BrokerStarter() as start:
+        found = Town(start, tmp_path_factory.mktemp("same"))
+        for number in range(2):
+            found.add({"same.wav": f"song {number}".encode(), f"only-{number}.wav": b"x"})
+        with found.client() as client:
+            found.wait_for_songs(client, "only-0.wav", "only-1.wav")
+        found.songs = {hashlib.sha256(data).hexdigest(): data for data in (b"song 0", b"song 1")}
+        yield found
+
+
+def test_of_several_songs_of_a_name_one_is_chosen(same_names, tmp_path):
+    def get(*arguments):
+        return run("get", "same.wav", "--to", tmp_path / "new.wav", "--broker", same_names.address, *arguments)
+
+    digests = sorted(same_names.songs)
+    told = get()
+    assert told.returncode == 64
+    assert "2 songs are called same.wav" in told.stderr
+    places = [told.stderr.index(text) for text in (f"1: {digests[0][:12]}", f"2: {digests[1][:12]}", "--digest")]
+    assert places == sorted(places)
+    error = json.loads(get("-o", "json").stderr)
+    assert (error["schema"], error["error"]) == ("scale0.error/1", "AmbiguousError")
+    assert [(row["number"], row["sha256"]) for row in error["choices"]] == [(1, digests[0]), (2, digests[1])]
+    assert not list(tmp_path.iterdir())
+    for place, row in enumerate(error["choices"]):
+        (holder,) = row["holders"]
+        for choice in (
+            ("--number", row["number"]),
+            ("--digest", row["sha256"]),
+            ("--digest", row["sha256"][:8].upper()),
+            ("--server", holder["endpoint"]),
+        ):
+            told = get(*choice, "-o", "json")
+            assert told.returncode == 0, told.stderr
+            assert json.loads(told.stdout)["downloaded"]
+            assert (tmp_path / "new.wav").read_bytes() == same_names.songs[digests[place]]
+            (tmp_path / "new.wav").unlink()
+    for wrong in (("--number", 3), ("--digest", "0" * 64), ("--server", "tcp://127.0.0.1:1")):
+        told = get(*wrong)
+        assert (told.returncode, "none of them is the chosen one" in told.stderr) == (64, True)
+    for no_choice in (("--number", 0), ("--digest", "xyz"), ("--digest", "0" * 65)):
+        assert get(*no_choice).returncode == 64
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_is_never_overwritten_without_force(same_names, tmp_path):
+    first, second = sorted(same_names.songs)
+    file = tmp_path / "same.wav"
+
+    def get(digest, *arguments):
+        return run("get", "same.wav", "--to", tmp_path, "--digest", digest, "--broker", same_names.address, *arguments)
+
+    assert get(first).returncode == 0
+    told = get(first)
+    assert (told.returncode, "already, with the same content" in told.stderr) == (0, True)
+    assert not json.loads(get(first, "-o", "json").stdout)["downloaded"]
+    told = get(second)
+    assert (told.returncode, "is there already" in told.stderr, "--force" in told.stderr) == (65, True, True)
+    assert file.read_bytes() == same_names.songs[first]
+    assert get(second, "--force").returncode == 0
+    assert file.read_bytes() == same_names.songs[second]
+    assert [path.name for path in tmp_path.iterdir()] == ["same.wav"]
+
+
+def test_of_several_songs_of_a_name_the_first_is_played(same_names, tmp_path):
+    told = run("play", "same.wav", "--player", "null", "--keep", tmp_path, "--broker", same_names.address)
+    first = min(same_names.songs)
+    assert f"2 songs are called same.wav; the first is played, {first[:12]}" in told.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [f"{first[:16]}.wav"]
 
 
 def test_a_download_shows_its_progress_on_a_terminal(town, name, tmp_path):
@@ -189,7 +264,7 @@ def test_the_interactive_player_on_a_terminal(town, name, tmp_path):
         assert process.wait(60) == 0
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         os.close(ours)
 
 

@@ -104,10 +104,10 @@ def test_the_command_serves_the_page_until_a_signal_ends_it(network: Network):
                 assert "servers" in json.loads(state[6:])
                 program.send_signal(signal.SIGTERM)  # also while somebody watches
                 assert program.wait(30) == 0
-        assert program.communicate()[1] == "", "nothing is logged, least of all the token"
+        assert program.communicate(timeout=60)[1] == "", "nothing is logged, least of all the token"
     finally:
         program.kill()
-        program.communicate()
+        program.communicate(timeout=60)
 
 
 def test_without_a_broker_the_page_says_so():

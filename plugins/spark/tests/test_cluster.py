@@ -148,12 +148,12 @@ def test_a_worker_killed_in_mid_job_changes_nothing(cluster: Cluster, events: Pa
         stage = wait_for(lambda: half_done(cluster, port, job), "a stage that is half done")
         victim = cluster.workers[0]
         victim.send_signal(signal.SIGKILL)
-        victim.wait()
+        victim.wait(timeout=60)
         assert 0 < stage["numCompleteTasks"] < stage["numTasks"]
         done(job)
     finally:
         job.kill()
-        job.communicate()
+        job.communicate(timeout=60)
     assert_same(out, wanted, JOBS["trends"].tables)
     state = cluster.state()
     assert state["aliveworkers"] == 1
@@ -162,7 +162,7 @@ def test_a_worker_killed_in_mid_job_changes_nothing(cluster: Cluster, events: Pa
 
 def half_done(cluster: Cluster, port: int, job: subprocess.Popen[str]) -> Any:
     """Give a stage of which much is left to do while both workers are at it."""
-    assert job.poll() is None, job.communicate()[1]
+    assert job.poll() is None, job.communicate(timeout=60)[1]
     busy = [worker for worker in (cluster.state() or {}).get("workers", ()) if worker["coresused"]]
     if len(busy) < 2:
         return None

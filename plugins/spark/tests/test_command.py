@@ -39,7 +39,7 @@ def test_help_does_not_import_spark():
         "    assert CliRunner().invoke(main, words).exit_code == 0, words\n"
         "print(*(name for name in ('pyspark', 'pandas', 'matplotlib', 'numpy') if name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == []
 
 
@@ -338,7 +338,9 @@ def test_a_stream_ends_in_order_at_a_signal_and_goes_on_when_it_is_started_again
 
 def generate(folder: Path, *more: str) -> None:
     words = [SCALE0, "telemetry", "generate", "--rows", "5000", "--days", "1", "--brokers", "1", "--quiet"]
-    subprocess.run([*words, "--out", str(folder), *more], check=True, capture_output=True, env=dict(os.environ))
+    subprocess.run(
+        [*words, "--out", str(folder), *more], check=True, capture_output=True, env=dict(os.environ), timeout=300
+    )
 
 
 def by_song(rows: list[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:

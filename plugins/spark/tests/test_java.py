@@ -113,7 +113,7 @@ def test_the_wrapper_drops_one_option_and_keeps_all_others(tmp_path: Path):
     echo.chmod(0o755)
     wrapper = wrapped(echo, tmp_path / "cache")
     options = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME", "--add-modules=java.sql", "-n"]
-    done = subprocess.run([wrapper, *options], capture_output=True, text=True, check=True)
+    done = subprocess.run([wrapper, *options], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "[-Xmx1g][a b][][$HOME][--add-modules=java.sql][-n]"
 
 

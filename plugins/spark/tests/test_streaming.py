@@ -329,7 +329,7 @@ class Killed:
             assert process.poll() is None
         finally:
             os.killpg(process.pid, signal.SIGKILL)  # Python and Java die together
-            process.wait()
+            process.wait(timeout=60)
 
 
 @pytest.mark.slow

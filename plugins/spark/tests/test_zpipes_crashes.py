@@ -53,7 +53,7 @@ class Copy:
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.wait(timeout=60)
 
 
 @pytest.mark.slow

@@ -274,7 +274,7 @@ def test_a_pipe_that_nobody_closes_is_no_trouble(here):
 
 def test_importing_the_plugin_does_not_import_its_client():
     code = "import sys, scale0_zpipes, scale0_zpipes.plugin; print('zmq' in sys.modules, 'asyncio' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split()[0] == "False"
     with pytest.raises(AttributeError):
         _ = scale0_zpipes.nothing

@@ -45,6 +45,7 @@ from scale0_majordomo.client.setup import (
     Progress,
     check_window,
     count_of,
+    forked_error,
     frames_of_item,
     is_serving,
     not_ready,
@@ -249,6 +250,8 @@ class Client(BaseClient):
         if self._driver is None:
             engine = Engine(self._session, CLIENT_LINGER_MS)
             self._driver = LoopDriver(engine, on_turn=lambda: None, on_failure=self._failed)
+        elif self._driver.forked:
+            raise forked_error()
         return self._driver
 
     def _failed(self, error: Exception) -> None:
@@ -296,12 +299,14 @@ class Worker(BaseWorker):
 
     async def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        self._check()
         if await self._wait_for(lambda: all(is_serving(line.session) for line in self._all()), timeout):
             return
         raise next(not_ready(line.session, timeout) for line in self._all() if not is_serving(line.session))
 
     async def drain(self, timeout: float = 30.0) -> bool:
         """Begin no more requests, finish those in hand, then leave; False when the time was too short for that."""
+        self._check()
         for line in self._all():
             line.drain()
         done = await self._wait_for(self._has_left, timeout)
@@ -336,6 +341,7 @@ class Worker(BaseWorker):
         try:
             if not self._running:
                 await self.start()  # signals are heeded already, so no request is in hand of one who heeds none
+            self._check()
             await self._wait_for(self._has_left, None)
         finally:
             for number in numbers:
@@ -348,9 +354,16 @@ class Worker(BaseWorker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._forked:
             await self.drain()
         await self.stop()
+
+    @property
+    def _forked(self) -> bool:
+        return any(line.forked for line in self._all())
+
+    def _check(self) -> None:
+        self._check_process(self._forked)
 
     def _all(self) -> list[_Line]:
         return list(self._lines.values())
@@ -397,6 +410,11 @@ class _Line:
     def drain(self) -> None:
         self.session.drain(time.monotonic())
         self._driver.kick()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, whose parent has the connection."""
+        return self._driver.forked
 
     def leave(self) -> None:
         self.session.stop(time.monotonic())

@@ -14,7 +14,15 @@ from random import Random
 from typing import Protocol, TypedDict
 
 from scale0_core.api import Deadlines, Frames, printable
-from scale0_majordomo.client.errors import UNREACHED, BrokerLostError, CallError, CallTimedOutError, Stage, error_for
+from scale0_majordomo.client.errors import (
+    UNREACHED,
+    BrokerLostError,
+    CallError,
+    CallTimedOutError,
+    Stage,
+    error_for,
+    no_broker,
+)
 from scale0_majordomo.client.words import (
     NO_TERMS,
     ClientWords,
@@ -118,14 +126,17 @@ class Call:
 class ClientSession:
     """All open calls of one client, and its connection."""
 
-    def __init__(self, address: str, *, random: Random, retries: int = 5, dialect: Dialect = Dialect.OWN) -> None:
+    def __init__(
+        self, address: str, *, random: Random, retries: int = 5, dialect: Dialect = Dialect.OWN,
+        wait_for_broker: bool = False,
+    ) -> None:  # fmt: skip
         self.address = address
         self.connection = 0
         self.out: list[Frames] = []
         self.linked = False
         self.late = self.malformed = 0
         self._words = ClientWords(dialect)
-        self._retries, self._random = retries, random
+        self._retries, self._random, self._wait_for_broker = retries, random, wait_for_broker
         self._heard = float("-inf")
         self._ids = count(1)
         self._open: dict[Call, None] = {}
@@ -162,6 +173,11 @@ class ClientSession:
                 self._waiting[call] = None
             else:
                 self._fail(call, self._lost(call))
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Fail what is open, unless the broker is to be waited for."""
+        if not self._wait_for_broker:
+            self.close(no_broker(self.address, reason))
 
     # --- a call's life ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
     ├── RemoteError              the worker reported a failure (500, or the code it chose)
     ├── WorkerLostError          the workers that had the request died (502)
     ├── UnavailableError         the broker stops (503)
+    ├── NoBrokerError            nobody listens at the broker's address
     ├── BrokerLostError          the connection broke before the reply came: the outcome is not known
     └── ClosedError              the client was closed
 
@@ -91,6 +92,12 @@ class BrokerLostError(CallError):
     exit_code = UNREACHED
 
 
+class NoBrokerError(CallError):
+    """Nobody listens at the broker's address on this machine, and there was no connection so far."""
+
+    exit_code = UNREACHED
+
+
 class ClosedError(CallError):
     """The client was closed while the call was open, or before it was made."""
 
@@ -147,6 +154,12 @@ def error_for(code: int, reason: str, service: str, address: str) -> CallError:
     what = f"the call of {printable(service)} failed with code {code}"
     why = f"the broker at {address} says: {printable(reason, 1000)}"
     return kind(what, why, _OUTCOMES.get(code, ""), _REMEDIES.get(code, ""), service=service, code=code)
+
+
+def no_broker(address: str, reason: str) -> NoBrokerError:
+    """Make the error for an address where nobody listens."""
+    remedy = "is a broker with the plugin majordomo running at this address? start one: scale0 broker"
+    return NoBrokerError(f"no broker at {address}", reason, "nothing was sent", remedy, stage=Stage.CONNECTING)
 
 
 def closed_error(error: BaseException | None = None) -> ClosedError:

@@ -134,6 +134,10 @@ class WorkerSession:
         if self.draining:
             self._become(WorkerState.LEFT)
 
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens at a local address; a worker waits for its broker to be started."""
+        self._lose(reason)
+
     def _lose(self, why: str) -> None:
         """Let go of what belongs to the connection."""
         self._linked = False

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from scale0_core.client.threads import FORKED
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply, Sink
-from scale0_majordomo.client.errors import CallError, WorkerError
+from scale0_majordomo.client.errors import CallError, ClosedError, WorkerError
 from scale0_majordomo.client.handlers import Handler, Offer, make_offer
 from scale0_majordomo.client.serving import Request, WorkerSession, WorkerState
 from scale0_majordomo.client.words import DIALECTS, DialectName
@@ -93,6 +94,12 @@ def told_by_broker(service: str, reply: Reply) -> Any:
     return json.loads(reply[1])
 
 
+def forked_error() -> ClosedError:
+    """Make the error of calls in a forked child."""
+    remedy = "make another Client after the fork"
+    return ClosedError("the client belongs to another process", FORKED, "the call has no reply here", remedy)
+
+
 def _dialect(name: DialectName) -> Dialect:
     found = DIALECTS.get(name)
     if found is None:
@@ -107,17 +114,25 @@ class BaseClient(ABC):
     """A client, but for how it waits."""
 
     def __init__(
-        self, address: str = ADDRESS, *, timeout: float = TIMEOUT, retries: int = 5, dialect: DialectName = "scale0"
-    ) -> None:
+        self, address: str = ADDRESS, *, timeout: float = TIMEOUT, retries: int = 5, dialect: DialectName = "scale0",
+        wait_for_broker: bool = False,
+    ) -> None:  # fmt: skip
         """Make a client.
+
+        A call fails immediately with a NoBrokerError if nobody listens at an address on this machine. A client that was
+        connected once waits for its broker to come back, until the call's timeout.
 
         :param address: where the broker is.
         :param timeout: seconds for a call that names no timeout of its own.
         :param retries: how often a call with ``retry=True`` is sent again.
         :param dialect: ``mdp02`` or ``mdp01`` for brokers that are not Scale0: one call at a time is under way then,
             and there are no errors from workers.
+        :param wait_for_broker: wait for a broker that is not there yet as well.
         """
-        self._session = ClientSession(address, random=random.Random(), retries=retries, dialect=_dialect(dialect))  # noqa: S311
+        self._session = ClientSession(
+            address, random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
+            wait_for_broker=wait_for_broker,
+        )  # fmt: skip
         self._timeout = timeout
         self._set_up()
 
@@ -153,7 +168,7 @@ class BaseWorker(ABC):
         self, address: str = ADDRESS, *, credit: int = 1, threads: int | None = None, heartbeat: float = 2.5,
         liveness: int = 3, dialect: DialectName = "scale0",
     ) -> None:  # fmt: skip
-        """Make a worker.
+        """Make a worker; it waits for a broker that is not there yet.
 
         :param address: where the broker is.
         :param credit: how many requests of a service it takes at once.
@@ -220,6 +235,12 @@ class BaseWorker(ABC):
     @abstractmethod
     def _set_up(self) -> None:
         """Make what this kind of worker needs."""
+
+    @staticmethod
+    def _check_process(forked: bool) -> None:
+        if forked:
+            what, remedy = "the worker belongs to another process", "start another Worker after the fork"
+            raise WorkerError(what, FORKED, "nothing is served here", remedy)
 
     @abstractmethod
     def _offered(self, offer: Offer) -> None:

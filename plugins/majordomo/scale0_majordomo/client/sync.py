@@ -16,7 +16,7 @@ from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from scale0_core.client.inbox import Inbox
-from scale0_core.client.threads import IoThread, Pool, Signals
+from scale0_core.client.threads import GuardedFuture, IoThread, Pool, Signals
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply
 from scale0_majordomo.client.errors import CallError, closed_error
 from scale0_majordomo.client.handlers import (
@@ -44,6 +44,7 @@ from scale0_majordomo.client.setup import (
     Progress,
     check_window,
     count_of,
+    forked_error,
     frames_of_item,
     is_serving,
     not_ready,
@@ -62,8 +63,10 @@ class Stream(Iterator[Reply]):
     One that is closed, or dropped before its end, is cancelled: its worker stops.
     """
 
-    def __init__(self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None]) -> None:
-        self._parts, self._cancel = parts, cancel
+    def __init__(
+        self, parts: queue.SimpleQueue[Reply | CallError | None], cancel: Callable[[], None], check: Callable[[], None]
+    ) -> None:
+        self._parts, self._cancel, self._check = parts, cancel, check
         self._over = False
 
     def __iter__(self) -> Stream:
@@ -72,6 +75,7 @@ class Stream(Iterator[Reply]):
     def __next__(self) -> Reply:
         if self._over:
             raise StopIteration
+        self._check()
         part = self._parts.get()
         if isinstance(part, Reply):
             return part
@@ -121,7 +125,7 @@ class Client(BaseClient):
         return self._submit(service, body, options, 0)
 
     def _submit(self, service: str, body: tuple[bytes | str, ...], options: CallOptions, number: int) -> Future[Reply]:
-        future: Future[Reply] = Future()
+        future: Future[Reply] = GuardedFuture(self._runner.check)
         call = self._call(service, body, FutureSink(future, InvalidStateError, number), options)
         self._runner.open(call)
         future.add_done_callback(partial(self._runner.forget_cancelled, call))
@@ -133,7 +137,8 @@ class Client(BaseClient):
         inbox = Inbox(parts.put)
         call = self._call(service, body, inbox, options, inbox.part)
         self._runner.open(call)
-        return Stream(parts, lambda: self._runner.cancel(call))  # the client lives as long as its streams
+        # the client lives as long as its streams
+        return Stream(parts, lambda: self._runner.cancel(call), self._runner.check)
 
     def map(
         self, service: str, items: Iterable[Item], *, window: int = WINDOW, ordered: bool = True,
@@ -240,7 +245,13 @@ class _ClientRunner:
         )
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise in a forked child, where nothing would ever come."""
+        if self._thread.forked:
+            raise forked_error()
+
     def open(self, call: Call) -> None:
+        self.check()  # before the lock, which another thread may have held at the fork
         with self._lock:
             if self._stopped:
                 raise closed_error()
@@ -268,6 +279,8 @@ class _ClientRunner:
             self.cancel(call)
 
     def stop(self) -> None:
+        if self._thread.forked:
+            return
         with self._lock:
             self._stopped = True
         self._thread.call(lambda: None)
@@ -314,6 +327,7 @@ class Worker(BaseWorker):
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until the broker has taken the services on offer; raises a WorkerError that says what is wrong."""
+        self._check()
         with self._condition:
             if self._condition.wait_for(lambda: all(is_serving(line.session) for line in self._all()), timeout):
                 return
@@ -321,6 +335,7 @@ class Worker(BaseWorker):
 
     def drain(self, timeout: float = 30.0) -> bool:
         """Begin no more requests, finish those in hand, then leave; False when the time was too short for that."""
+        self._check()
         for line in self._all():
             line.call(partial(line.session.drain, time.monotonic()))
         with self._condition:
@@ -354,6 +369,7 @@ class Worker(BaseWorker):
         with Signals(self._on_signal) as signals:  # before requests come, so that none is in hand of one who heeds none
             if not self._running:
                 self.start()
+            self._check()
             if signals.count:
                 self._on_signal(signals.count)  # it may have come too early for the threads
             with self._condition:
@@ -366,9 +382,16 @@ class Worker(BaseWorker):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._forked:
             self.drain()
         self.stop()
+
+    @property
+    def _forked(self) -> bool:
+        return any(line.forked for line in self._all())
+
+    def _check(self) -> None:
+        self._check_process(self._forked)
 
     def _all(self) -> list[_Line]:
         return list(self._lines.values())
@@ -400,6 +423,11 @@ class _Line:
             self._engine, name, ended=lambda: self.session.state is WorkerState.LEFT, on_end=self._end
         )
         self._thread.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, in which the thread does not exist."""
+        return self._thread.forked
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called on the thread that owns the connection."""

@@ -1,7 +1,9 @@
 """What applications use: ``MusicClient``, and how it can fail."""
 
 from scale0_musicquest.client.errors import (
+    AmbiguousError,
     DamagedError,
+    FileThereError,
     MusicClosedError,
     MusicError,
     MusicStoppedError,
@@ -17,7 +19,9 @@ from scale0_musicquest.client.sync import MusicClient, SearchResult, ServerRow, 
 from scale0_musicquest.client.transfer import Progress
 
 __all__ = [
+    "AmbiguousError",
     "DamagedError",
+    "FileThereError",
     "MusicClient",
     "MusicClosedError",
     "MusicError",

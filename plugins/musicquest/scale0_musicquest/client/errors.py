@@ -6,6 +6,8 @@
     ├── NoBrokerError            nobody answers at the broker's address
     ├── NoServerError            the broker knows no server, or none answers
     ├── NotFoundError            nobody has this song
+    ├── AmbiguousError           several songs have this name; all of them are in ``hits``
+    ├── FileThereError           the file is there already, with other content
     ├── RefusedError             a server does not do what it was asked; its code and reason are told
     ├── MusicTimeoutError        the time was over; the stage says where
     ├── DamagedError             what came is not the song that was asked for
@@ -17,12 +19,15 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 from scale0_core.api import Scale0Error, printable
+from scale0_musicquest.songs import Hit
 
 # the exit codes of the command line, which has no other use for plugins
 _exit = type(Scale0Error.exit_code)
-NEGATIVE, DATA, UNREACHED, TIMEOUT = _exit(1), _exit(65), _exit(69), _exit(75)
+NEGATIVE, USAGE, DATA, UNREACHED, TIMEOUT = map(_exit, (1, 64, 65, 69, 75))
 
 START_BROKER = "is a broker with the plugin musicquest-broker at this address? name another one with --broker"
 
@@ -67,6 +72,40 @@ class NoServerError(MusicError):
 
 class NotFoundError(MusicError):
     """Nobody has this song."""
+
+
+class AmbiguousError(MusicError):
+    """Several songs have this name, or none of them is the chosen one; ``hits`` has them all, sorted by digest."""
+
+    exit_code = USAGE
+
+    def __init__(self, what: str, hits: tuple[Hit, ...], note: str = "") -> None:
+        self.hits = hits
+        choices = [_choice(number, hit) for number, hit in enumerate(hits, 1)]
+        remedy = "choose one: --digest, --number or --server"
+        super().__init__(what, "\n".join(filter(None, (*choices, note))), "nothing was downloaded", remedy)
+
+    def details(self) -> dict[str, Any]:
+        """Return the songs."""
+        return {"choices": [{"number": number, **hit.to_json()} for number, hit in enumerate(self.hits, 1)]}
+
+
+def _choice(number: int, hit: Hit) -> str:
+    song, holders = hit.song, ", ".join(holder.endpoint for holder in hit.holders)
+    label = " by ".join(printable(text) for text in (song.title, song.artist) if text)
+    return f"{number}: {song.sha256[:12]}, {song.size} bytes{', ' + label if label else ''}, at {holders}"
+
+
+class FileThereError(MusicError):
+    """The file is there already, with other content; nothing was overwritten."""
+
+    exit_code = DATA
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is there already", "it is another file, or another version of the song", "it was left as it is",
+            "choose another file (--to), or overwrite it (--force)", stage=Stage.STORE,
+        )  # fmt: skip
 
 
 class RefusedError(MusicError):

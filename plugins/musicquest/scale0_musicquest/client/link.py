@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import threading
 import time
@@ -13,11 +14,16 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.link import RECONNECTING, Link, client_socket
+from scale0_core.client.link import RECONNECTING, Link, client_socket, wait
+from scale0_core.client.listening import why_nobody_listens
+from scale0_core.client.threads import FORKED
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
+    START_BROKER,
+    MusicClosedError,
     MusicError,
     MusicTimeoutError,
+    NoBrokerError,
     NoServerError,
     Stage,
     closed,
@@ -39,8 +45,12 @@ def new_tag() -> bytes:
 
 
 def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
-    """Ask the broker by a REQ socket of its own, which is never stuck for that; None when there is no answer."""
+    """Ask the broker by a REQ socket of its own, which is never stuck for that; None when there is no answer.
+
+    Raise a NoBrokerError when nobody listens there.
+    """
     by = time.monotonic() + timeout
+    looked = False
     options = {**RECONNECTING, zmq.MAXMSGSIZE: 2 * wire.MAX_JSON}
     with (
         contextlib.suppress(zmq.ZMQError),
@@ -52,7 +62,17 @@ def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable
         while not given_up() and (left := by - time.monotonic()) > 0:
             if socket.poll(min(SLICE_MS, int(left * 1000) + 1)):
                 return tuple(socket.recv_multipart())
+            if not looked and (reason := why_nobody_listens(address)):
+                what = f"no broker at {address}"
+                raise NoBrokerError(what, reason, "nothing was asked", START_BROKER, stage=Stage.BROKER)
+            looked = True
     return None
+
+
+def forked() -> MusicClosedError:
+    """Make the error for a client in a forked child."""
+    what, remedy = "this client belongs to another process", "make another one after the fork"
+    return MusicClosedError(what, FORKED, "nothing was asked", remedy, stage=Stage.CLOSED)
 
 
 class HolderLink(Link):
@@ -70,11 +90,14 @@ class Links:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._kept: list[HolderLink] = []
         self._used = 0
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self.closed = False
 
     def take(self, address: str) -> HolderLink:
         """Give a connection to this address; ``give`` it back in the end."""
+        if self.forked:
+            raise forked()
         with self._changed:
             if self.closed:
                 raise closed()
@@ -108,8 +131,15 @@ class Links:
                 link.drop()
             self._changed.notify_all()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, whose parent has the connections."""
+        return os.getpid() != self._process
+
     def close(self) -> None:
-        """Close all, once those who use one have noticed."""
+        """Close all, once those who use one have noticed; in a forked child nothing is done."""
+        if self.forked:
+            return
         with self._changed:
             if self.closed:
                 return
@@ -143,7 +173,7 @@ class Links:
     def _answer(self, link: HolderLink, tag: bytes, timeout: float) -> wire.Message:
         by = time.monotonic() + timeout
         while (left := by - time.monotonic()) > 0 and not self.closed:
-            zmq.zmq_poll(link.polled(), min(SLICE_MS, int(left * 1000) + 1))
+            wait(link.polled(), min(SLICE_MS / 1000, left))
             broken = link.look_for_breaks()  # before the messages, so that all that was said before is among them
             for frames in link.messages():
                 message = wire.split((b"", *frames))

@@ -57,7 +57,7 @@ class Session:
 
     def __init__(
         self, ident: str, broker: str, *, ask_broker: Callable[[Frames], None], new_tag: Callable[[], bytes],
-        server: str = "", first_rest: float = FIRST_REST,
+        server: str = "", first_rest: float = FIRST_REST, wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         self.ident, self.broker, self.server = ident, broker, ""
         self.server_id = ""
@@ -68,6 +68,8 @@ class Session:
         self.connection = 0
         self.out: list[Frames] = []
         self._fixed = server
+        self._wait_for_broker = wait_for_broker
+        self._ready_before = False
         self._ask_broker, self._new_tag = ask_broker, new_tag
         self._first_rest = self._rest = first_rest
         self._heartbeat = HEARTBEAT
@@ -99,6 +101,19 @@ class Session:
     def on_unlinked(self, now: float) -> None:
         """Note that the connection broke: its server is lost."""
         self._lose(f"the connection to {self.server} broke", now)
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens at the server's address; without a broker to ask for another one, that is final."""
+        fixed = self._fixed
+        self._lose(reason, now)
+        if fixed:
+            self._give_up(NoServerError(f"no server at {fixed}", reason, "nothing was asked", stage=Stage.GREETING))
+
+    def _give_up(self, error: MusicError) -> None:
+        """Fail what is open, unless there was a server before or one is to be waited for."""
+        if not self._ready_before and not self._wait_for_broker:
+            for question in list(self._open):
+                self._end(question, error)
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
@@ -184,6 +199,13 @@ class Session:
             request = wire.extended(wire.HELLO, self._new_tag(), wire.to_json({"avoid": self._avoid}))
             self._ask_broker(request)
 
+    def on_no_broker(self, error: NoBrokerError, now: float) -> None:
+        """Note that nobody listens at the broker's address."""
+        self.on_broker(None, now)
+        if not self.server:
+            self._trouble = error
+            self._give_up(error)
+
     def on_broker(self, frames: Frames | None, now: float) -> None:
         """Take what the broker said; None when it said nothing in its time."""
         self._asking = False
@@ -263,6 +285,7 @@ class Session:
             self._lose(f"the greeting of {self.server} cannot be read: {error}", now)
             return
         self.ready, self._greet_by, self._trouble = True, None, None
+        self._ready_before = True
         self._rest = self._first_rest
         for question in list(self._open):
             self._send(question, now)

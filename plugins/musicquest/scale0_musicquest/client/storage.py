@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from scale0_musicquest.client.errors import DATA, MusicError, Stage
+from scale0_musicquest.client.errors import DATA, FileThereError, MusicError, Stage
 from scale0_musicquest.songs import Song
 
 HASH_BLOCK = 1024 * 1024
@@ -175,12 +175,17 @@ class PartialFile(Ordered):
         """Take it away."""
         self.path.unlink(missing_ok=True)
 
-    def finish(self) -> None:
-        """Make it the file that was wanted, safe on the disk."""
+    def finish(self, *, force: bool) -> None:
+        """Make it the file that was wanted, safe on the disk; ``force`` overwrites what is there."""
         try:
             os.fsync(self._descriptor)
-            self.path.replace(self.target)
+            if force:
+                self.path.replace(self.target)
+            else:
+                _rename_to_new(self.path, self.target)
             sync_folder(self.target.parent)
+        except FileExistsError as error:
+            raise FileThereError(self.target) from error
         except OSError as error:
             raise storing(self.target, error) from error
 
@@ -188,6 +193,20 @@ class PartialFile(Ordered):
         """Let go of the file, and leave it."""
         self._hasher.abandon()
         os.close(self._descriptor)
+
+
+def _rename_to_new(path: Path, target: Path) -> None:
+    """Rename a file; raise FileExistsError where there is one, also one that came a moment ago."""
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: as good as can be there
+        if os.path.lexists(target):
+            raise FileExistsError(str(target)) from None
+        path.rename(target)
+    else:
+        path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

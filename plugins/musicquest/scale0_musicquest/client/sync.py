@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -18,11 +19,13 @@ import attrs
 
 from scale0_core.api import Frames, printable
 from scale0_core.client.link import Engine
-from scale0_core.client.threads import IoThread, Pool
+from scale0_core.client.threads import GuardedFuture, IoThread, Pool
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
+    AmbiguousError,
     DamagedError,
+    FileThereError,
     MusicError,
     NoBrokerError,
     NotFoundError,
@@ -32,7 +35,7 @@ from scale0_musicquest.client.errors import (
     refused,
     unreadable,
 )
-from scale0_musicquest.client.link import Links, ask_broker, new_tag
+from scale0_musicquest.client.link import Links, ask_broker, forked, new_tag
 from scale0_musicquest.client.session import Question, Session, read_error
 from scale0_musicquest.client.storage import Memory, PartialFile, is_there
 from scale0_musicquest.client.transfer import Locate, Progress, Transfer
@@ -124,11 +127,14 @@ class MusicClient:
     :param timeout: seconds for each question; a download has as long as bytes come.
     :param patience: seconds until the chunks of a holder that says nothing are asked of others; twice that, and it is
         left out.
+    :param wait_for_broker: wait for a broker that is not there yet, until the timeout. Otherwise a question fails
+        immediately where nobody listens at an address on this machine; a client that had a server waits in any case.
     """
 
     def __init__(
-        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE
-    ) -> None:
+        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE,
+        wait_for_broker: bool = False,
+    ) -> None:  # fmt: skip
         if min(timeout, patience) <= 0:
             raise ValueError("a timeout is positive, and so is patience")
         self.broker, self.timeout, self.patience = broker, timeout, patience
@@ -139,8 +145,9 @@ class MusicClient:
         self._links = Links()
         self._pool = Pool(1, "musicquest broker")
         self._session = Session(
-            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server
-        )
+            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server,
+            wait_for_broker=wait_for_broker,
+        )  # fmt: skip
         self._io = IoThread(
             Engine(self._session, LAST_WORDS_MS), "musicquest client",
             ended=lambda: self._session.ended, on_end=self._on_end,
@@ -157,6 +164,8 @@ class MusicClient:
 
     def close(self) -> None:
         """Say goodbye, end what is under way, and let go of all sockets."""
+        if self._links.forked:
+            return
         self._closed.set()
         self._io.call(self._session.leave)
         self._io.join()
@@ -197,14 +206,35 @@ class MusicClient:
 
         return self._submit(wire.SEARCH, rest, timeout, wire.FOUND, _read_result)
 
-    def hit(self, name: str, *, timeout: float | None = None) -> Hit:
-        """Find the song of this name; raises a NotFoundError."""
-        found = self.search(name=name, timeout=timeout)
-        if found.hits:
-            return found.hits[0]
-        meant = f"did you mean {', '.join(found.suggestions)}?" if found.suggestions else "search for a part of it"
-        late = "" if found.complete else "; not every server answered in time"
-        raise NotFoundError(f"nobody has {name}", f"the servers were asked{late}", "nothing was downloaded", meant)
+    def hit(
+        self, name: str, *, number: int = 0, digest: str = "", server: str = "", timeout: float | None = None
+    ) -> Hit:
+        """Find the song of this name; raise a NotFoundError, or an AmbiguousError when several songs have it.
+
+        All servers are asked. Songs are the same when their digests are; they are sorted by them.
+
+        :param number: choose by the place among the songs of this name, from 1 on.
+        :param digest: choose by the SHA-256, or how it begins.
+        :param server: choose by a holder's endpoint, and download from it first.
+        """
+        if number < 0:
+            raise ValueError(f"number must be positive, got {number}")
+        result = self.search(name=name, limit=MAX_HITS, timeout=timeout, fresh=True)
+        late = "" if result.complete else "not every server answered in time"
+        found = tuple(sorted(result.hits, key=lambda hit: hit.song.sha256))
+        if not found:
+            meant = f"did you mean {', '.join(result.suggestions)}?" if result.suggestions else "search for a part"
+            why = "; ".join(filter(None, ("the servers were asked", late)))
+            raise NotFoundError(f"nobody has {name}", why, "nothing was downloaded", meant)
+        chosen = [
+            hit
+            for place, hit in enumerate(found, 1)
+            if number in (0, place) and hit.song.sha256.startswith(digest.lower()) and _is_held_by(hit, server)
+        ]
+        if len(chosen) == 1:
+            return _from_first(chosen[0], server)
+        of_all = f"{len(found)} songs are called {printable(name)}"
+        raise AmbiguousError(of_all if chosen else f"{of_all}, none of them is the chosen one", found, late)
 
     def songs(self, endpoint: str = "", offset: int = 0, limit: int = 1000) -> tuple[int, list[Song]]:
         """List the songs of a server, its own by default: how many there are, and a page of them."""
@@ -242,9 +272,12 @@ class MusicClient:
 
     def download(
         self, hit: Hit, target: Path, *, progress: Callable[[Progress], None] | None = None,
-        stop: threading.Event | None = None,
+        stop: threading.Event | None = None, force: bool = False,
     ) -> Path:  # fmt: skip
         """Download a song to a file, from several holders at once; goes on where a download before it ended.
+
+        A file that is there stays: nothing is done if it is this song, else a FileThereError is raised, unless
+        ``force`` says to overwrite it.
 
         What comes is written to ``TARGET.part``, which becomes the target when its digest is right. When a holder is
         lost, others are looked for. A damaged song is fetched once more, from others.
@@ -252,10 +285,12 @@ class MusicClient:
         _insist_on_digest(hit)
         if is_there(target, hit.song):
             return target
+        if not force and os.path.lexists(target):
+            raise FileThereError(target)
         file = PartialFile(target, hit.song)
         try:
             self._download_into(file, hit, progress, stop)
-            file.finish()
+            file.finish(force=force)
         finally:
             file.close()
         return target
@@ -351,13 +386,17 @@ class MusicClient:
             endpoints = (holder.endpoint for hit in same for holder in hit.holders)
             found.set_result(tuple(dict.fromkeys(name for name in endpoints if name not in without)))
 
-        # several songs may have this name, and the server tells of its own first
+        # several songs may have this name
         self._search(Query(name=song.name, limit=MAX_HITS), self.timeout, fresh=True).add_done_callback(note)
         return found
 
     def _tell_stale(self, song: Song, endpoint: str) -> None:
         told = wire.to_json({"song": song.name, "endpoint": endpoint})
         self._submit(wire.STALE, lambda left: (told,), self.timeout, wire.OK, lambda rest: None)
+
+    def _check(self) -> None:
+        if self._links.forked:
+            raise forked()
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -373,7 +412,8 @@ class MusicClient:
         self, word: bytes, rest: Callable[[float], Frames], timeout: float, word_back: bytes,
         read: Callable[[Frames], _Answer],
     ) -> Future[_Answer]:  # fmt: skip
-        future: Future[_Answer] = Future()
+        self._check()
+        future: Future[_Answer] = GuardedFuture(self._check)
         with self._lock:
             if self._closed.is_set():
                 future.set_exception(closed())
@@ -403,9 +443,12 @@ class MusicClient:
         """Ask the broker on another thread, since that waits."""
 
         def ask() -> None:
-            answer = ask_broker(self.broker, request, BROKER_PATIENCE, self._closed.is_set)
-            if not self._closed.is_set():
+            try:
+                answer = ask_broker(self.broker, request, BROKER_PATIENCE, self._closed.is_set)
                 self._io.call(lambda: self._session.on_broker(answer, time.monotonic()))
+            except NoBrokerError as error:
+                nobody = error
+                self._io.call(lambda: self._session.on_no_broker(nobody, time.monotonic()))
 
         self._pool.run(ask)
 
@@ -438,6 +481,15 @@ def _told_best(hits: list[Hit]) -> tuple[Hit, ...]:
     """Leave out what original servers have when others have a song of this name as well."""
     told = {hit.song.name for hit in hits if hit.song.sha256 != UNTOLD_SHA256}
     return tuple(hit for hit in hits if hit.song.sha256 != UNTOLD_SHA256 or hit.song.name not in told)
+
+
+def _is_held_by(hit: Hit, server: str) -> bool:
+    return not server or any(holder.endpoint == server for holder in hit.holders)
+
+
+def _from_first(hit: Hit, server: str) -> Hit:
+    """Put a server first among the holders."""
+    return attrs.evolve(hit, holders=tuple(sorted(hit.holders, key=lambda holder: holder.endpoint != server)))
 
 
 def _insist_on_digest(hit: Hit) -> None:

@@ -13,6 +13,7 @@ import attrs
 import zmq
 
 from scale0_core.api import printable
+from scale0_core.client.link import wait
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicStoppedError, NoServerError, Stage, closed
 from scale0_musicquest.client.link import HolderLink, Links, new_tag
@@ -153,7 +154,7 @@ class Transfer:
         due = self._download.next_deadline()
         if due is not None:
             seconds = min(seconds, max(due - time.monotonic(), 0.0))
-        zmq.zmq_poll([item for link in self._open.values() for item in link.polled()], int(seconds * 1000) + 1)
+        wait([item for link in self._open.values() for item in link.polled()], seconds)
 
     # --- one holder ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import attrs
 
 from scale0_core.api import Deadlines, Effect, Send
 from scale0_musicquest import wire
-from scale0_musicquest.library import Library
+from scale0_musicquest.library import Library, order_of
 from scale0_musicquest.server.batches import (
     MAX_HOPS,
     AskedSearch,
@@ -87,9 +87,9 @@ class Search:
             self.hits[key] = hit if known is None else united(known, hit)
 
     def best(self) -> list[Hit]:
-        """Give what was found, as much of it as was asked for; what only original servers have comes last."""
-        hits = sorted(self.hits.values(), key=lambda hit: hit.song.sha256 == UNTOLD_SHA256)
-        return hits[: self.query.limit]
+        """Return what was found, as much of it as was asked for, in an order that does not depend on who was first."""
+        order = order_of(self.query)
+        return sorted(self.hits.values(), key=lambda hit: order(hit.song))[: self.query.limit]
 
 
 @attrs.define

@@ -1,0 +1,72 @@
+"""A client without a broker or a server, and one in a forked child: it fails immediately."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from scale0_musicquest.client import MusicClient, NoBrokerError, NoServerError
+
+from .music_peers import FakeBroker, FakeServer, peers
+from .test_client import nobody
+
+SONG = {"a.wav": b"a"}
+
+
+def test_without_a_broker_questions_fail_immediately():
+    began = time.monotonic()
+    with MusicClient(nobody(), timeout=60.0) as client:
+        for ask in (lambda: client.search("x"), client.servers, client.stats):
+            with pytest.raises(NoBrokerError, match="nobody listens"):
+                ask()
+    with (
+        MusicClient(nobody(), server=nobody(), timeout=60.0) as client,
+        pytest.raises(NoServerError, match="nobody listens"),
+    ):
+        client.search("x")
+    assert time.monotonic() - began < 20
+
+
+def test_one_who_waits_for_the_broker_gets_an_answer_when_it_is_there():
+    with peers() as note:
+        address = nobody()
+        with MusicClient(address, timeout=30.0, wait_for_broker=True) as client:
+            server = note(FakeServer(SONG))
+            with pytest.raises(NoBrokerError):
+                client.search("a", timeout=0.3)
+            note(FakeBroker(server, address=address))
+            assert client.search("a").hits
+
+
+def test_in_a_forked_child_questions_fail_immediately():
+    with peers() as note:
+        server = note(FakeServer(SONG))
+        broker = note(FakeBroker(server))
+        with MusicClient(broker.endpoint, timeout=30.0) as client:
+            hit = client.hit("a.wav")
+            for use in (
+                lambda: client.search("a"),
+                lambda: client.read(hit, 0, 1),
+                lambda: client.songs(server.endpoint),
+            ):
+                reading, writing = os.pipe()
+                pid = os.fork()
+                if not pid:
+                    try:
+                        signal.alarm(20)
+                        try:
+                            use()
+                        except Exception as error:
+                            os.write(writing, str(error).encode())
+                        client.close()
+                    finally:
+                        os._exit(0)
+                os.close(writing)
+                with os.fdopen(reading) as file:
+                    told = file.read()
+                os.waitpid(pid, 0)
+                assert told.startswith("this client belongs to another process"), told
+            assert client.read(hit, 0, 1) == b"a"

@@ -84,6 +84,7 @@ class Model:
         self.in_turn = False
         """Whether several requests are taken in one turn: what could not be delivered is noticed at its end."""
         self.unheard: list[str] = []
+        self.returned: list[tuple[ModelPipe, bytes]] = []
 
     def say(self, peer: str, what: object) -> None:
         if peer not in self.gone:
@@ -152,11 +153,18 @@ class Model:
         if pipe.reads:
             reader = pipe.reads.pop(0)
             if reader in self.gone:
-                pipe.head.append(chunk)
+                self.returned.append((pipe, chunk))
+                if not self.in_turn:
+                    self.put_back()
             self.say(reader, chunk)
         else:
             pipe.push(peer, chunk)
         self.say(peer, b"OK")
+
+    def put_back(self) -> None:
+        for pipe, chunk in self.returned:
+            pipe.head.append(chunk)
+        self.returned.clear()
 
     def read(self, peer: str, name: str) -> None:
         pipe = self.pipes.get(name)
@@ -179,6 +187,7 @@ class Model:
                 self.do(writer, *self.held[writer].pop(0))
             ready += self.unblock()
         self.in_turn = False
+        self.put_back()
         while self.unheard:
             self.notice(self.unheard.pop(0))
         for each in list(self.pipes):

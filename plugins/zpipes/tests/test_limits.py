@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -119,33 +120,36 @@ def feed(stdin, size):
         stdin.flush()
 
 
-def test_what_a_killed_writer_left_comes_before_the_next_file_and_purge_drops_what_it_had_waiting(scale0_broker):
+def test_what_a_killed_writer_left_comes_before_the_next_file_and_purge_drops_what_it_had_waiting(scale0_broker, peer):
     settings = {"max_pipe_bytes": 4 * MIB}
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": settings}}))
+    watch = peer(here)
 
-    def kill_a_writer(size):
-        """Write more than the pipe holds, and kill the writer when the pipe is full."""
+    def info(answer):
+        return json.loads(answer[1]) if answer[0] == b"INFO" else {"bytes": 0, "blocked": 0}
+
+    def kill_a_writer(size, done_with):
+        """Have a writer write, and kill it when the pipe looks as it should."""
         command = [sys.executable, "-m", "scale0_core", "zpipes", "write", "x", "--address", here]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
             feeder = threading.Thread(target=feed, args=(writer.stdin, size), daemon=True)
             feeder.start()
-            with Pipe.open("x", "r", address=here, group="watch", start="next", lease=60) as watch:
-                end = time.monotonic() + 30
-                while not watch.info()["bytes"] + 64 * 1024 >= min(size, 4 * MIB) - 64 * 1024:
-                    assert time.monotonic() < end, watch.info()
-                    time.sleep(0.01)
+            end = time.monotonic() + 30
+            while not done_with(ask(watch, b"INFO", b"x")):
+                assert time.monotonic() < end
+                time.sleep(0.01)
             writer.send_signal(signal.SIGKILL)
             assert writer.wait(20) == -signal.SIGKILL
             feeder.join(20)
 
-    kill_a_writer(2 * MIB)
+    kill_a_writer(2 * MIB, lambda answer: info(answer)["bytes"] == 2 * MIB)
     assert run(here, "write", "x", data=b"B" * 300_000).returncode == 0
     found = run(here, "read", "x").stdout
     assert found == b"A" * (len(found) - 300_000) + b"B" * 300_000
-    kill_a_writer(6 * MIB)
+    kill_a_writer(20 * MIB, lambda answer: info(answer)["blocked"] > 4)
     assert run(here, "purge", "x").returncode == 0
-    done = run(here, "read", "x", "--timeout", "2")
-    assert (done.returncode, len(done.stdout)) == (1, 0)
+    assert ask(watch, b"READ", b"x", b"0")[:2] == [b"ERROR", b"408"]
+    assert info(ask(watch, b"INFO", b"x"))["blocked"] == 0
 
 
 # --- the largest chunk ------------------------------------------------------------------------------------------------

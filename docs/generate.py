@@ -198,7 +198,8 @@ point of the group `scale0.plugins`; the name of the entry point is the plugin's
 
 - A hook may take fewer parameters than listed here, not others. A hook whose name does not exist is an error that names
   the nearest one.
-- One plugin's exception never keeps the others from being called. At start the plugin is left out; in
+- One plugin's exception never keeps the others from being called. At start the plugin is not
+  used, and a broker that needs it does not start; in
   `scale0_started` and `scale0_stopping` it is logged; in `scale0_batch` it is logged and the hook is not called again.
 - Hooks run at start, at stop and once per batch, never once per message. Messages go to the
   [service](service.md) directly.

@@ -501,10 +501,12 @@ def make_waves(broker: ProcessBroker) -> None:
 def disabled_is_silent(broker: ProcessBroker) -> str:
     """Disable the broker, find it silent, enable it again."""
     expect(0, run_command("disable", "--name", broker.name).returncode)
-    expect(75, run_command("status", "--name", broker.name, "--timeout", "0.3").returncode)
+    expect(1, run_command("status", "--name", broker.name).returncode)
+    address = ("--address", broker.address("echo", "requests"))
+    expect(75, run_command("echo", "hello", *address, "--timeout", "0.3").returncode)
     expect(0, run_command("enable", "--name", broker.name).returncode)
     expect(0, run_command("status", "--name", broker.name).returncode)
-    return "nothing but enable is answered"
+    return "its services do not answer until it is enabled"
 
 
 def one_broker_of_a_name(broker: ProcessBroker) -> str:

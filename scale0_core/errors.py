@@ -15,6 +15,8 @@
     ├── FormatError              a text is not what its format allows, or a format cannot express a value (65)
     ├── NameTakenError           a broker of this name runs already (69)
     ├── AddressError             a socket could not be opened (69)
+    │   └── AddressInUseError        another program has its address
+    ├── RecordError              a record that the broker keeps on disk cannot be read or written (65)
     ├── PluginError              a plugin cannot be used
     │   ├── PluginMissingError       no such plugin is installed
     │   │   └── FormatMissingError       no plugin for this type of configuration (415 in the protocol)
@@ -173,6 +175,16 @@ class AddressError(Scale0Error):
     """A socket could not be opened at its address."""
 
     exit_code = Exit.UNREACHED
+
+
+class AddressInUseError(AddressError):
+    """Another program has the address."""
+
+
+class RecordError(Scale0Error):
+    """A record that the broker keeps on disk cannot be read or written."""
+
+    exit_code = Exit.DATA
 
 
 class PluginError(Scale0Error):

@@ -53,6 +53,8 @@ class RunningBroker:
     wire: str
     addresses: Mapping[str, Mapping[str, Sequence[str]]]
     counts: Mapping[str, SeatCounts]
+    state: str = "active"
+    """``active``, ``disabled`` or ``joining``: whether it serves."""
 
 
 class BatchReport(NamedTuple):

@@ -40,6 +40,9 @@ LOG = get_logger("plugins")
 
 LEFT_OUT = "the broker runs without it"
 
+OWN = frozenset({"network", "reporter"})
+"""The core's own plugins, which every broker starts and without which there is none."""
+
 
 @attrs.frozen
 class InstalledPlugin:

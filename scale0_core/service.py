@@ -37,6 +37,12 @@ class SocketKind(str, Enum):
     PAIR = "PAIR"
 
 
+REFUSED_OPTIONS = {
+    "IMMEDIATE": "libzmq aborts the process when a connection breaks between the frames of a message",
+    "ROUTER_HANDOVER": "any peer could take the place of another by its routing id",
+}
+"""Options of ZeroMQ that no socket may have, and why."""
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -77,6 +83,11 @@ class Endpoint:
     watch_peers: bool = False
     tasks: bool = attrs.field(default=False)
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
+
+    @options.validator
+    def _no_dangerous_options(self, field: attrs.Attribute[object], value: Mapping[str, int | bytes]) -> None:
+        for name in REFUSED_OPTIONS.keys() & value.keys():
+            raise ValueError(f"option {name} must not be set: {REFUSED_OPTIONS[name]}")
 
     @tasks.validator
     def _only_routers_take_tasks(self, field: attrs.Attribute[bool], value: bool) -> None:
@@ -198,6 +209,18 @@ class Undelivered(Protocol):
         """Take back a message that was not sent.
 
         ``reason`` is ``EAGAIN`` (the peer's queue is full), ``EHOSTUNREACH`` (the peer is gone) or another errno.
+        """
+
+
+@runtime_checkable
+class Finishing(Protocol):
+    """A service whose peers finish what it took from others has this as well: workers, whose replies are awaited."""
+
+    def finishes(self, socket: str, frames: Frames) -> bool:
+        """Return whether a message is part of an answer to somebody who asked before.
+
+        Asked for ten seconds after the broker was disabled, of messages on sockets that bind: those that finish
+        something are still received, all others are dropped.
         """
 
 

@@ -216,6 +216,27 @@ def test_no_plugin_imports_another():
     assert found == []
 
 
+OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.link"}
+OPENING = re.compile(r"[cC]ontext(?:\(\)|\.instance\(\))?\.socket\(")
+DANGEROUS = re.compile(
+    r"zmq\.(IMMEDIATE|ROUTER_HANDOVER)|\.(immediate|router_handover)\b|['\"](IMMEDIATE|ROUTER_HANDOVER)['\"]: *\d"
+)
+
+
+def test_options_of_sockets_are_set_in_one_place_for_brokers_and_one_for_clients():
+    opening = {name_of(path) for path in [*CORE_SOURCES, *PLUGIN_SOURCES] if OPENING.search(path.read_text("utf-8"))}
+    assert opening == OPENS_SOCKETS
+
+
+def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere():
+    others = sources(ROOT / "examples", ROOT / "bench")
+    assert [
+        path.name for path in [*CORE_SOURCES, *PLUGIN_SOURCES, *others] if DANGEROUS.search(path.read_text("utf-8"))
+    ] == []
+    for line in ("socket.immediate = True", "{zmq.IMMEDIATE: 0}", 'options={"ROUTER_HANDOVER": 1}'):
+        assert DANGEROUS.search(line)
+
+
 def test_the_core_imports_no_plugin():
     assert breaches(CORE_SOURCES, {package(plugin).name for plugin in PLUGINS}) == []
 

@@ -166,10 +166,42 @@ def test_after_kill_9_the_same_name_and_path_serve_again(scale0_broker, client):
     assert ask(peer, b"ECHO", b"", b"2") == [b"2"]
 
 
-def test_a_plugin_whose_address_is_taken_is_left_out_with_a_sentence(scale0_broker):
+def started_with(folder, *tables):
+    """Run a broker that is expected not to start."""
+    config = folder / "broker.toml"
+    broker = f'name = "no-{os.getpid()}"\nruntime_dir = "{folder}"\ndata_dir = "{folder}/data"'
+    config.write_text("\n".join((f"[broker]\n{broker}", *tables)))
+    folder.chmod(0o700)
+    return run_broker("--config", str(config))
+
+
+@pytest.mark.parametrize("port", ["frontend_port", "backend_port", "config_pub_port"])
+def test_a_broker_does_not_start_without_its_own_service(tmp_path, port):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        ended = started_with(tmp_path, "plugins = []", "keep_going = true", f"[network]\n{port} = {number}")
+    assert ended.returncode == 69
+    assert "the broker's own service could not be started" in ended.stderr
+    assert f"127.0.0.1:{number}" in ended.stderr
+    assert "the broker does not start" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_broker_does_not_start_without_a_plugin_it_was_asked_for(tmp_path, scale0_broker):
+    address = scale0_broker(["echo"]).address("echo", "requests")
+    ended = started_with(tmp_path, 'plugins = ["echo"]', f'[plugin.echo]\nbind = ["{address}"]')
+    assert ended.returncode == 69
+    assert f"{address} is in use" in ended.stderr
+    assert "the broker does not start, since broker.plugins names this plugin" in ended.stderr
+
+
+def test_a_plugin_whose_address_is_taken_is_left_out_with_a_sentence_if_told_to_go_on(scale0_broker):
     first = scale0_broker(["echo"])
     address = first.address("echo", "requests")
-    second = scale0_broker(["echo"], {"plugin": {"echo": {"bind": [address]}}})
+    settings = {"broker": {"keep_going": True}, "plugin": {"echo": {"bind": [address]}}}
+    second = scale0_broker(["echo"], settings)
     told = second.wait_for("plugin echo could not be started")
     assert address in told["why"]
     assert told["consequence"] == "the broker runs without it"

@@ -582,11 +582,12 @@ def echoed(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 @pytest.mark.requirement("R92")
-def test_a_broker_runs_without_the_plugins_that_are_broken_and_says_so(site: Site, scale0_broker: Any, client: Any):
+def test_a_broker_told_to_go_on_runs_without_the_plugins_that_are_broken(site: Site, scale0_broker: Any, client: Any):
     for name, (code, _, _) in BROKEN.items():
         site.install(name, code)
     names = [*BROKEN, "absent", "echo"]
-    broker = scale0_broker(names, {"plugin": {"absent": {"x": 1}, "unimportable": {"x": 1}}})
+    tables = {"plugin": {"absent": {"x": 1}, "unimportable": {"x": 1}}}
+    broker = scale0_broker(names, {"broker": {"keep_going": True}, **tables})
     expected = {name: (what, why) for name, (_, what, why) in BROKEN.items()}
     expected["absent"] = ("there is no plugin absent", "")
     for name, (what, why) in expected.items():
@@ -606,16 +607,24 @@ def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", [*BROKEN, "absent"])
-def test_a_broker_does_not_start_without_a_plugin_that_is_required(site: Site, tmp_path: Path, name: str):
+@pytest.mark.parametrize(
+    ("told", "by"),
+    [(["--set=broker.required=['{name}']", "--set=broker.keep_going=true"], "required"), ([], "plugins")],
+    ids=["required", "named"],
+)
+def test_a_broker_does_not_start_without_a_plugin_that_it_needs(
+    site: Site, tmp_path: Path, name: str, told: list[str], by: str
+):
     if name in BROKEN:
         site.install(name, BROKEN[name][0])
     done = run_broker(
-        f"--set=broker.plugins=['echo', '{name}']", f"--set=broker.required=['{name}']",
-        f"--set=broker.runtime_dir={tmp_path}",
+        f"--set=broker.plugins=['echo', '{name}']", f"--set=broker.runtime_dir={tmp_path}",
+        *(setting.format(name=name) for setting in told),
     )  # fmt: skip
     assert done.returncode == Exit.CONFIG
     assert name in done.stderr
-    assert "the broker does not start, since broker.required names this plugin" in done.stderr
+    assert f"the broker does not start, since broker.{by} names this plugin" in done.stderr
+    assert ("broker.keep_going=true" in done.stderr) == (by == "plugins")
     assert "Traceback" not in done.stderr
     assert list(tmp_path.glob("echo")) == []
 

@@ -20,6 +20,7 @@ from scale0_core.broker.service import BrokerService
 from scale0_core.errors import ServiceFaultError
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol.codes import Code
+from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Frames, Send, Service
 
 
@@ -80,7 +81,7 @@ class SeatWithDoor(Seat):
             self._fail(ticket, Code.TOO_LARGE, reason, now)
             return
         failed = self.counts.errors
-        self.receive(self._socket, [(ticket, b"", *map(self._as_delivered, body))], now)
+        self._take(self._socket, [(ticket, b"", *map(self._as_delivered, body))], now)
         if ticket in self._open and (self.counts.errors > failed or self.quarantined):
             self._fail(ticket, Code.FAILURE, "the service failed; the broker's log says how", now)
 
@@ -109,13 +110,13 @@ class SeatWithDoor(Seat):
 
     def _take_answers(self) -> list[Send]:
         kept: list[Send] = []
-        for send in Seat.take_sends(self):
+        for send in self._sort_sends():
             ticket = _first_frame(send, self._socket)
             if ticket in self._open:
                 self._answer(ticket, send[1], self._now)
             else:
                 kept.append(send)
-        return kept
+        return self._unless_suspended(kept)
 
     def _answer(self, ticket: bytes, frames: Frames, now: float) -> None:
         try:
@@ -160,8 +161,11 @@ class BrokerSeat(Seat):
 
     def __init__(self, service: BrokerService, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
+        self._own = service
         self._hosting = service.hosting
         self._doors: dict[bytes, SeatWithDoor] = {}
+        self._others: list[Seat] = []
+        service.on_state = self._pass_on_state
         self.pass_in: Callable[[SeatWithDoor, Frames, float], None] = SeatWithDoor.take_task
         """Gives a task to a service; the loop looks at the clock around it."""
 
@@ -169,6 +173,22 @@ class BrokerSeat(Seat):
     def may_rush(self) -> bool:
         """Never: any message may be a task that goes through a door."""
         return False
+
+    @property
+    def state(self) -> BrokerState:
+        """The broker's state."""
+        return self._own.state
+
+    def rule(self, seat: Seat) -> None:
+        """Have another service serve its peers only while this broker serves."""
+        self._others.append(seat)
+        self._pass_on_state()
+
+    def _pass_on_state(self) -> None:
+        """Suspend all services while the broker is disabled or joining."""
+        reason, drain_until = self._own.suspension
+        for seat in self._others:
+            seat.suspend(reason, drain_until)
 
     def open_door(self, seat: SeatWithDoor, provider: str, now: float) -> None:
         """Let a service take tasks."""

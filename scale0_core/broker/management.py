@@ -95,9 +95,13 @@ class Management:
         self._users = {user.name: user for user in users}
 
     def request(self, key: ClientKey, message: Message, now: float, *, trusted: bool, silent: bool) -> list[Effect]:
-        """Take a request. ``trusted`` needs no password; ``silent`` takes only enable and tells of no failure."""
+        """Take a request. ``trusted`` needs no password; ``silent`` takes only enable and tells of no failure.
+
+        Whoever is trusted may also ask for the state while all others meet silence.
+        """
         try:
-            command = self._command(message, silent=silent)
+            answered = () if not silent else ("enable", "state") if trusted else ("enable",)
+            command = self._command(message, answered)
             if trusted:
                 return self._run(key, message, command, now)
             user = read.text(message.options, "auth_id", longest=255)
@@ -138,10 +142,11 @@ class Management:
             self._failures.pop(next(strangers, ""), None)
         self._failures.setdefault(user, []).append(now)
 
-    def _command(self, message: Message, *, silent: bool) -> ManagementCommand:
+    def _command(self, message: Message, answered: tuple[str, ...]) -> ManagementCommand:
+        """Return the command that is asked for, if it is among those that are ``answered``; empty answers all."""
         name = read.text(message.options, "command", longest=64)
         command = self.commands.get(name)
-        if command is None or (silent and name != "enable"):
+        if command is None or (answered and name not in answered):
             raise ManagementError(
                 Code.UNKNOWN_COMMAND, f"there is no command {name!r}: {', '.join(sorted(self.commands))}"
             )

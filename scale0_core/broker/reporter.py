@@ -37,7 +37,13 @@ class Reporter:
             for socket, addresses in sockets.items():
                 for address in addresses:
                     LOG.info("serving", service=service, socket=socket, address=address)
-        LOG.info("ready", name=broker.name, wire=broker.wire, services=len(broker.addresses))
+        # what does not serve is not ready, whoever waits for it
+        LOG.info(
+            "ready" if broker.state == "active" else broker.state,
+            name=broker.name,
+            wire=broker.wire,
+            services=len(broker.addresses),
+        )
 
     @hookimpl
     def scale0_batch(self, report: BatchReport) -> None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import attrs
 
 from scale0_core.broker.jobs import JobQueue
+from scale0_core.broker.outbox import GONE, MALFORMED
 from scale0_core.errors import ServiceFaultError
 from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
@@ -26,6 +27,7 @@ from scale0_core.service import (
     Disconnect,
     Effect,
     EventSource,
+    Finishing,
     Frames,
     Job,
     JobResult,
@@ -44,9 +46,6 @@ STUCK_PAUSE = 0.1
 
 CAUGHT = (Exception, SystemExit)
 """What a service may raise without ending the broker: a call of sys.exit() in a library is no reason either."""
-
-MALFORMED = "malformed"
-"""The reason of a send that was not (socket name, tuple of frames)."""
 
 BUSY = 4
 """So many messages of one service in a turn are a sign that more will follow at once."""
@@ -101,6 +100,9 @@ class Seat:
         self._collect: Callable[[Iterable[Effect]], None] = cast("Any", self.sends).extend
         self.quarantined = False
         self.on_quarantine: Callable[[], None] | None = None
+        self.suspended = ""
+        """Why the service serves no peers, such as ``disabled``; empty while it does."""
+        self._drain_until = -math.inf
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
         self.later: list[Send] = []
         """What is sent when nothing else is to be done; see ``BatchReceiver``."""
@@ -130,9 +132,39 @@ class Seat:
 
     def receive(self, socket: str, messages: Sequence[Frames], now: float) -> None:
         """Give a batch of messages to the service, one by one if it does not take them all at once."""
+        if self.suspended:
+            messages = self._finishing(socket, messages, now)
+        self._take(socket, messages, now)
+
+    def _take(self, socket: str, messages: Sequence[Frames], now: float) -> None:
+        """Give messages to the service, whether it is suspended or not."""
         self.counts.received += len(messages)
         self._now = now
         self._receive_all(socket, iter(messages), now, may_wait=self.collects_later and len(messages) >= BUSY)
+
+    def suspend(self, reason: str, drain_until: float = -math.inf) -> None:
+        """Serve no peers from now on: drop what they send, and from ``drain_until`` on also what is sent to them.
+
+        Until then the answers to what was taken before still leave. The service goes on to be called for its deadlines
+        and jobs, so that leases end and records are kept; to it, all peers are gone. An empty reason serves them again.
+        """
+        self.suspended, self._drain_until = reason, drain_until
+
+    def _finishing(self, socket: str, messages: Sequence[Frames], now: float) -> Sequence[Frames]:
+        """Return the messages that finish what was begun before the service was suspended; count the others."""
+        kept: Sequence[Frames] = ()
+        if now < self._drain_until and not self.quarantined:
+            if not self.service.endpoints[socket].bind:  # answers to what the service itself asked for
+                kept = messages
+            elif isinstance(self.service, Finishing):
+                try:
+                    kept = [frames for frames in messages if self.service.finishes(socket, frames)]
+                except CAUGHT as error:
+                    self._failed("finishes", error, now)
+        dropped = len(messages) - len(kept)
+        self.counts.received += dropped
+        self._drop(self.suspended, dropped)
+        return kept
 
     def _receive_all(self, socket: str, pending: Iterator[Frames], now: float, *, may_wait: bool) -> None:
         while not self.quarantined:
@@ -165,7 +197,7 @@ class Seat:
     @property
     def may_rush(self) -> bool:
         """Whether all that the service returns to messages of its peers can be sent as it is."""
-        return not (self.sends or self.jobs.in_flight or self.quarantined)
+        return not (self.sends or self.jobs.in_flight or self.quarantined or self.suspended)
 
     def rushed(
         self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
@@ -253,6 +285,19 @@ class Seat:
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""
+        return self._unless_suspended(self._sort_sends())
+
+    def _unless_suspended(self, sends: list[Send]) -> list[Send]:
+        """Give back to a suspended service what it sends after its peers had time to be answered."""
+        if not self.suspended or self._now < self._drain_until:
+            return sends
+        whole = [send for send in sends if type(send) is tuple and len(send) == 2]
+        for socket, frames in whole:
+            self.counts.undelivered[socket, self.suspended] += 1
+            self._undelivered(SendFailure(socket, frames, GONE), self._now)
+        return [send for send in sends if not (type(send) is tuple and len(send) == 2)]
+
+    def _sort_sends(self) -> list[Send]:
         effects: list[Effect] = list(self.sends)
         self.sends.clear()
         # sorted out here and not on arrival: a look at the types of a batch costs a quarter of a test on each message
@@ -299,15 +344,14 @@ class Seat:
             self.counts.undelivered[failure.socket, failure.reason] += 1
             if failure.reason == MALFORMED:
                 self._failed("send", ServiceFaultError(f"service {self.service.name} returned a malformed send"), now)
-            elif self._on_undelivered is not None and not self.quarantined:
-                self._guarded(
-                    "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
-                )
+            else:
+                self._undelivered(failure, now)
 
-    @property
-    def wants_delays(self) -> bool:
-        """Whether the service must know when its messages really leave."""
-        return self._delayed is not None
+    def _undelivered(self, failure: SendFailure, now: float) -> None:
+        if self._on_undelivered is not None and not self.quarantined:
+            self._guarded(
+                "on_undelivered", now, self._on_undelivered, failure.socket, failure.frames, failure.reason, now
+            )
 
     def delayed(self, waiting: Sequence[Send], sent: Sequence[Send], now: float) -> None:
         """Tell the service which of its messages have to wait, and which of those that waited have left."""

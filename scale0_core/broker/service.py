@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -30,6 +31,7 @@ from scale0_core.broker.offenders import Offenders
 from scale0_core.broker.registry import Provider, Registry, ServiceStats
 from scale0_core.broker.telling import Telling
 from scale0_core.broker.workers import ClientKey, Worker
+from scale0_core.config.changes import Changes
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import FormatError
@@ -52,14 +54,24 @@ PROBES = (0.02, 0.2)
 """Seconds after which lost connections are looked into together; twice, since the first may be too early to tell."""
 
 
+@attrs.frozen
+class Reloaded:
+    """A configuration that was read again: from where, what came into force, and what waits for a restart."""
+
+    running: RunningConfig
+    """The same object as before when nothing changed."""
+    source: str = ""
+    changes: Changes = Changes()
+
+
 class Store(Protocol):
     """Where the broker keeps what must survive; the functions run as jobs."""
 
     def save_state(self, state: str) -> None:
         """Keep the broker's state."""
 
-    def reload(self, known: RunningConfig) -> RunningConfig:
-        """Read the configuration again; the same object when nothing changed, a new version that is kept otherwise."""
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
+        """Read the configuration again and keep a new version; refuse a file that is not whole unless forced."""
 
 
 @attrs.frozen
@@ -88,7 +100,9 @@ class BrokerService:
         state: BrokerState = BrokerState.ACTIVE,
         remote_sockets: frozenset[str] = frozenset(),
     ) -> None:
-        self.state = state
+        self._state = state
+        self.on_state: Callable[[], None] | None = None
+        """Called when the broker is in another state."""
         self.counts: Counter[str] = Counter()
         self.registry = registry
         self._store, self._wall_time = store, wall_time
@@ -123,6 +137,31 @@ class BrokerService:
     def running(self) -> RunningConfig:
         """The configuration in force."""
         return self.negotiator.running
+
+    @property
+    def state(self) -> BrokerState:
+        """The state of the broker, which is that of all its services."""
+        return self._state
+
+    @property
+    def suspension(self) -> tuple[str, float]:
+        """Why the services of plugins may not serve, empty if they may; and until when they may still answer."""
+        return ("" if self._state is BrokerState.ACTIVE else self._state.value), self._drain_until
+
+    def _set_state(self, state: BrokerState, now: float) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        self._drain_until = now + DRAIN_SECONDS if state is BrokerState.DISABLED else -math.inf
+        if state is BrokerState.ACTIVE:
+            self.dispatcher.closed = False
+        if state is BrokerState.DISABLED:
+            LOG.warning("disabled: nothing but a request to enable is answered")
+        else:
+            LOG.info("enabled")
+        self._tell_change("state", state.value, None, now)
+        if self.on_state is not None:
+            self.on_state()
 
     @property
     def events(self) -> list[Event] | None:
@@ -406,8 +445,7 @@ class BrokerService:
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)
         self.management.set_users(running.network.users)
-        if self.state is BrokerState.JOINING:
-            self.state = step(BROKER, self.state, BrokerEvent.CONFIGURED)
+        self._set_state(step(BROKER, self.state, BrokerEvent.CONFIGURED), self._now)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
         if self.dispatcher.telling is not None:
             self.dispatcher.telling.regroup(running.network.group)
@@ -582,35 +620,38 @@ class BrokerService:
         return {"kicked": len(found)}, effects
 
     def _disable(self, _: Arguments, now: float) -> Answer:
-        effects: list[Effect] = [*self._send_away()]
-        kept = self._keep_state(BrokerEvent.DISABLE, now)
-        self._drain_until = now + DRAIN_SECONDS
-        LOG.warning("disabled: nothing but a request to enable is answered")
-        return kept, effects
+        return self._change_state(BrokerEvent.DISABLE), []
 
     def _enable(self, _: Arguments, now: float) -> Answer:
         if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
             raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
-        kept = self._keep_state(BrokerEvent.ENABLE, now)
-        self.dispatcher.closed = False
-        LOG.info("enabled")
-        return kept, []
+        return self._change_state(BrokerEvent.ENABLE), []
 
-    def _keep_state(self, event: BrokerEvent, now: float) -> Deferred:
-        """Go to the state that follows; it is told when it is on record, and survives what comes then."""
-        before, self.state = self.state, step(BROKER, self.state, event)
-        state = self.state
-        if state is not before:
-            self._tell_change("state", state.value, None, now)
-        return Deferred(Job("store", self._store.save_state, state.value), lambda _: ({"state": state.value}, []))
+    def _change_state(self, event: BrokerEvent) -> Deferred:
+        """Go to the state that follows when it is on record, and not before: what fails there changes nothing."""
 
-    def _reload(self, _: Arguments, now: float) -> Answer:
-        return Deferred(Job("store", self._store.reload, self.running), self._reloaded), []
+        def recorded(_: object) -> Answer:
+            state = step(BROKER, self.state, event)
+            sent_away = self._send_away() if state is BrokerState.DISABLED is not self.state else []
+            self._set_state(state, self._now)
+            return {"state": state.value}, [*sent_away]
 
-    def _reloaded(self, running: RunningConfig) -> Answer:
+        return Deferred(Job("store", self._store.save_state, step(BROKER, self.state, event).value), recorded)
+
+    def _reload(self, arguments: Arguments, now: float) -> Answer:
+        read_again = partial(self._store.reload, force=arguments.get("force") is True)
+        return Deferred(Job("store", read_again, self.running), self._reloaded), []
+
+    def _reloaded(self, reloaded: Reloaded) -> Answer:
         before = self.running.version, self.state
-        effects = self._apply(running)
-        return {"config_version": running.version, "changed": before != (running.version, self.state)}, effects
+        effects = self._apply(reloaded.running)
+        return {
+            "read": reloaded.source,
+            "config_version": reloaded.running.version,
+            "changed": before != (reloaded.running.version, self.state),
+            "took_effect": list(reloaded.changes.applied),
+            "needs_restart": list(reloaded.changes.restart),
+        }, effects
 
     def _send_away(self) -> list[Send]:
         """Tell everybody who is known where else to go, before the broker falls silent."""

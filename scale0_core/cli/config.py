@@ -111,9 +111,8 @@ def convert(file: str | None, to: str, from_: str | None, schema: str, out: str 
 
 def _warnings(found: Survey) -> list[kit.Problem]:
     """Tell of what does not keep a broker from starting."""
-    required = found.core.broker.required
     failures = found.plugins.failures.items()
-    left_out = [error.problem for name, error in failures if found.enabled(name) and name not in required]
+    left_out = [error.problem for name, error in failures if found.enabled(name) and not found.needed_by(name)]
     idle = [
         kit.Problem(f"{found.source} is wrong at {fault.place}", fault.message, "the plugin is not enabled", fault.hint)
         for fault in found.idle_faults
@@ -121,7 +120,7 @@ def _warnings(found: Survey) -> list[kit.Problem]:
     unopened = [
         finding.problem
         for finding in found.service_findings()
-        if found.enabled(finding.plugin) and finding.plugin not in required
+        if found.enabled(finding.plugin) and not found.needed_by(finding.plugin)
     ]
     return [*left_out, *idle, *unopened]
 

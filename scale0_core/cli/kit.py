@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from scale0_core.errors import (
+    AddressError,
     Exit,
     NegativeError,
     NotReachedError,
@@ -194,17 +195,23 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
     """
     import zmq
 
+    from scale0_core.client.link import RECONNECTING, Link
+
     what, nothing = f"nobody is at {address}", "nothing was sent"
     if address.startswith("ipc:///") and not Path(address.removeprefix("ipc://")).exists():
         raise NotReachedError(what, "connecting: there is no such socket", nothing, remedy)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.immediate = True  # so that "can send" means "is connected"
-        connect(socket, address)
-        if not socket.poll(round(timeout * 1000), zmq.POLLOUT):
-            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-            raise NotReachedError(what, why, nothing, remedy)
-        yield socket
+    with zmq.Context() as context:
+        try:
+            link = Link(context, address, options={**RECONNECTING, zmq.MAXMSGSIZE: -1})
+        except AddressError as error:
+            raise _no_address(address, error.problem.why) from error
+        try:
+            if not link.wait_until_connected(timeout, patient=True):
+                why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+                raise NotReachedError(what, why, nothing, remedy)
+            yield link.socket
+        finally:
+            link.drop()
 
 
 def connect(socket: zmq.Socket[bytes], address: str) -> None:
@@ -214,8 +221,11 @@ def connect(socket: zmq.Socket[bytes], address: str) -> None:
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
-        example = "write it like tcp://127.0.0.1:5555"
-        raise UsageError(f"{address} is not an address", str(error), "nothing was sent", example) from error
+        raise _no_address(address, str(error)) from error
+
+
+def _no_address(address: str, why: str) -> UsageError:
+    return UsageError(f"{address} is not an address", why, "nothing was sent", "write it like tcp://127.0.0.1:5555")
 
 
 def ask(

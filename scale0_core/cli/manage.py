@@ -41,7 +41,7 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     try:
         answer = kit.ask(address, frames, who["timeout"])
     except kit.TimedOutError as error:
-        silent = "a broker that is disabled answers nothing but: scale0 enable"
+        silent = "a disabled broker ignores all but: scale0 enable; and scale0 status of its owner on its own machine"
         raise kit.TimedOutError(error.problem.what, error.problem.why, error.problem.consequence, silent) from error
     reply = wire.read_message(tuple(answer), routed=False)
     code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
@@ -134,15 +134,40 @@ def _change(name: str, help_text: str) -> click.Command:
     """Make a command that sends one management request and shows its answer."""
 
     def run(**who: Any) -> None:
-        kit.emit(f"scale0.{name}/1", request("reload_config" if name == "reload" else name, **who))
+        kit.emit(f"scale0.{name}/1", request(name, **who))
 
     command: click.Command = click.command(name, help=help_text)(kit.output_option(broker_options(run)))
     return command
 
 
 enable = _change("enable", "Have a disabled broker answer again.")
-disable = _change("disable", "Have a broker answer nothing but enable; tasks that are open may end.")
-reload = _change("reload", "Have a broker read its configuration again; a change becomes a new version.")
+disable = _change(
+    "disable",
+    "Disable a broker and its services: it ignores everything except `enable` and, on its own machine, `status`; "
+    "running tasks may finish.",
+)
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Take a file that seems to be empty or cut off.")
+@broker_options
+@kit.output_option
+def reload(force: bool, **who: Any) -> None:
+    """Read the configuration again, and show what took effect and what needs a restart.
+
+    A change of [network] becomes a new version. A file that is wrong, empty or cut off is refused, and the broker goes
+    on as before.
+    """
+    told = request("reload_config", {"force": force}, **who)
+    kit.emit("scale0.reload/1", told, show=lambda: _show_reload(told))
+
+
+def _show_reload(told: Mapping[str, Any]) -> None:
+    is_new = "" if told["changed"] else ", as before"
+    click.echo(f"read {told['read']}: version {told['config_version']}{is_new}")
+    for words, keys in (("in force now", told["took_effect"]), ("needs a restart", told["needs_restart"])):
+        if keys:
+            click.echo(f"{words}: {', '.join(keys)}")
 
 
 @click.command()

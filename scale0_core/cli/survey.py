@@ -26,6 +26,7 @@ from scale0_core.errors import ConfigError, Fault, PluginError, Problem, Scale0E
 from scale0_core.plugin_types import BrokerContext
 from scale0_core.plugins import (
     LEFT_OUT,
+    OWN,
     InstalledPlugin,
     PluginSet,
     distribution_name,
@@ -36,8 +37,6 @@ from scale0_core.service import Endpoint, Service, SocketKind
 
 DISABLED = "it is not enabled, so the broker is not affected"
 NETWORK = "network"
-OWN = frozenset({NETWORK, "reporter"})
-"""The core's own plugins, which every broker starts."""
 
 
 @attrs.frozen
@@ -83,6 +82,10 @@ class Survey:
         plugin = self.plugins.plugins.get(name)
         # one that cannot be loaded cannot say that it is safe; a broker would try it and tell
         return name in self.plugins.failures if plugin is None else plugin.info.safe_by_default
+
+    def needed_by(self, name: str) -> str:
+        """Return what says that a broker does not start without a plugin: a setting, or a table; empty if none does."""
+        return NETWORK if name in OWN else self.core.broker.needed_by(name)
 
     def names(self) -> list[str]:
         """Give the names of all plugins that are installed or asked for."""
@@ -134,7 +137,7 @@ def survey(file: str | None, overrides: Iterable[str] = (), *, load_all: bool = 
     faults += [fault for fault in table_faults if found.enabled(_owner(fault))]
     found.faults = tuple(faults)
     found.idle_faults = tuple(fault for fault in table_faults if fault not in faults)
-    found.faults += tuple(_required_faults(found))
+    found.faults += tuple(_needed_faults(found))
     return found
 
 
@@ -163,27 +166,37 @@ def _levels(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     return levels if isinstance(levels, Mapping) else {}
 
 
-def _required_faults(found: Survey) -> list[Fault]:
-    faults = []
-    required = found.core.broker.required
-    if required:
-        faults += [
-            Fault("broker.required", f"{finding.plugin} cannot be used: {finding.problem.why}", finding.problem.remedy)
-            for finding in _service_findings(found, contract=False)
-            if finding.plugin in required and found.enabled(finding.plugin)
-        ]
-    for name in required:
-        if error := found.plugins.failures.get(name):
-            faults.append(Fault("broker.required", f"{name} cannot be used: {error.problem.what}, {error.problem.why}"))
-        elif not found.enabled(name):
-            faults.append(Fault("broker.required", f"{name} is not enabled", "add it to broker.plugins"))
-    return faults
+def _needed_faults(found: Survey) -> list[Fault]:
+    """List why a broker does not start although its configuration can be read: it needs plugins that cannot be used."""
+    faults = [
+        _unusable(found, finding.plugin, finding.problem.why, finding.problem.remedy)
+        for finding in found.service_findings()
+        if found.needed_by(finding.plugin) and found.enabled(finding.plugin)
+    ]
+    faults += [
+        _unusable(found, name, f"{error.problem.what}, {error.problem.why}")
+        for name, error in found.plugins.failures.items()
+        if found.needed_by(name)
+    ]
+    return faults + [
+        Fault("broker.required", f"{name} is not enabled", "add it to broker.plugins")
+        for name in found.core.broker.required
+        if name not in found.plugins.failures and not found.enabled(name)
+    ]
+
+
+def _unusable(found: Survey, name: str, why: str, remedy: str = "") -> Fault:
+    if name in OWN:
+        place, _, message = why.partition(": ")
+        return Fault(place, message, remedy)
+    return Fault(found.needed_by(name), f"{name} cannot be used: {why}", remedy)
 
 
 def _told(found: Survey, name: str, problem: Problem) -> Problem:
     """Say what follows when a plugin cannot be used: that depends on how much it is wanted."""
-    if name in found.core.broker.required:
-        return attrs.evolve(problem, consequence="the broker does not start, since broker.required names it")
+    if place := found.needed_by(name):
+        since = "" if name in OWN else f", since {place} names it"
+        return attrs.evolve(problem, consequence=f"the broker does not start{since}")
     return problem if found.enabled(name) else attrs.evolve(problem, consequence=DISABLED)
 
 
@@ -229,12 +242,14 @@ def _service_findings(found: Survey, *, contract: bool) -> list[Finding]:
                 findings += addresses
                 findings += _contract_findings(name, service, addresses) if contract else []
                 if service.name in taken:
-                    findings.append(Finding(name, _taken_name(name, service.name, taken[service.name])))
+                    problem = _taken_name(name, service.name, taken[service.name])
+                    findings.append(Finding(name, _told(found, name, problem)))
                 taken[service.name] = name
         except Scale0Error as error:
             findings.append(Finding(name, _told(found, name, error.problem)))
         except Exception as error:
-            findings.append(Finding(name, _bad_endpoint(name, f"{type(error).__name__}: {error}")))
+            problem = _bad_endpoint(name, f"{type(error).__name__}: {error}")
+            findings.append(Finding(name, _told(found, name, problem)))
     return findings
 
 
@@ -275,7 +290,7 @@ def _network_findings(found: Survey) -> list[Finding]:
         return []
     context = broker_context(found.core.broker, os.environ)
     return [
-        Finding(NETWORK, _bad_address(NETWORK, fault))
+        Finding(NETWORK, _told(found, NETWORK, _bad_address(NETWORK, fault)))
         for place, address in network_endpoints(found.core.network, context).items()
         for fault in endpoint_faults(place, address, Endpoint(kind=SocketKind.ROUTER), context, insecure=found.insecure)
     ]

@@ -6,9 +6,9 @@ import contextlib
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import uniform
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import zmq
 
@@ -29,24 +29,37 @@ NEVER_MS = 86_400_000
 # the last comes when ZeroMQ would connect again, so after every try that failed
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
-OPTIONS = {
+OPTIONS: dict[int, int] = {
     zmq.SNDHWM: 10_000,
     zmq.RCVHWM: 100_000,  # what the broker cannot deliver here is lost, so there is room
     zmq.MAXMSGSIZE: MIB,
-    # With 1, libzmq 4.3.5 takes away the pipe of a broken connection even while the first frames of a message were read
-    # from it, and aborts the process (fq.cpp: !_more). So does RECONNECT_IVL -1.
-    zmq.IMMEDIATE: 0,
-    # With 0 above, what was sent to a broker that died would go to its successor. So a socket has one connection in its
-    # life, and the engine makes another socket for the next.
+    # What was sent to a broker that died would go to its successor. So a socket has one connection in its life, and the
+    # engine makes another socket for the next. The options IMMEDIATE and RECONNECT_IVL -1 are no way out: with them
+    # libzmq 4.3.5 takes away the pipe of a broken connection even while the first frames of a message were read from
+    # it, and aborts the process (fq.cpp: !_more).
     zmq.RECONNECT_IVL: NEVER_MS,
     zmq.HANDSHAKE_IVL: 5000,
     zmq.CONNECT_TIMEOUT: 5000,
     zmq.HEARTBEAT_IVL: 5000,
     zmq.HEARTBEAT_TIMEOUT: 20_000,
     zmq.TCP_KEEPALIVE: 1,
+    zmq.IPV6: 1,
 }
 
+RECONNECTING = {**OPTIONS, zmq.RECONNECT_IVL: 100, zmq.RECONNECT_IVL_MAX: 1000}
+"""For requests that may as well go to a successor."""
+
 Socket = zmq.Socket[bytes]
+
+
+def client_socket(
+    context: zmq.Context[Socket], kind: int, options: Mapping[int, int] = RECONNECTING, linger_ms: int = 0
+) -> Socket:
+    """Open a socket of a client; every one is opened here, so that each has all its limits and no dangerous option."""
+    socket = context.socket(kind)
+    for option, value in {**options, zmq.LINGER: linger_ms}.items():
+        socket.setsockopt(option, value)
+    return socket
 
 
 def ready(socket: Socket) -> int:
@@ -86,18 +99,24 @@ class Dialog(Protocol):
 class Link:
     """A DEALER socket for one connection, and the monitor that tells when it came about and when it broke."""
 
-    def __init__(self, context: zmq.Context[Socket], address: str, linger_ms: int) -> None:
+    options: ClassVar[Mapping[int, int]] = OPTIONS
+
+    def __init__(
+        self,
+        context: zmq.Context[Socket],
+        address: str,
+        linger_ms: int = 0,
+        options: Mapping[int, int] | None = None,
+    ) -> None:
         self.address = address
-        self.socket = context.socket(zmq.DEALER)
+        self.socket = client_socket(context, zmq.DEALER, self.options if options is None else options, linger_ms)
         self.outbox: deque[Frames] = deque()
         self.events: deque[bool] = deque()
         self.up = False
+        """Whether there ever was a connection."""
+        self.broken = False
         self.monitor: Socket | None = None
         try:
-            for option, value in OPTIONS.items():
-                self.socket.setsockopt(option, value)
-            self.socket.setsockopt(zmq.LINGER, linger_ms)
-            self.socket.setsockopt(zmq.IPV6, 1)
             self.monitor = self.socket.get_monitor_socket(EVENTS)
             self.monitor.setsockopt(zmq.LINGER, 0)
             self.socket.connect(address)
@@ -148,6 +167,43 @@ class Link:
             while monitor is not None:
                 (number,) = struct.unpack("=H", monitor.recv_multipart(zmq.DONTWAIT)[0][:2])
                 self.events.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there was a connection when somebody last looked."""
+        return self.up and not self.broken
+
+    def look_for_breaks(self) -> bool:
+        """Return whether the connection is no more, or did not come about; for those who have no engine."""
+        self.look()
+        while self.events:
+            if self.events.popleft():
+                self.up, self.broken = True, False
+            else:
+                self.broken = True
+        return self.broken
+
+    def wait_until_connected(self, seconds: float, *, patient: bool = False) -> bool:
+        """Wait for the connection, and return whether it is there; one who is patient goes on after failures."""
+        end = time.monotonic() + seconds
+        while not self.look_for_breaks() or patient:
+            left = end - time.monotonic()
+            if self.connected or left <= 0 or self.monitor is None:
+                break
+            self.monitor.poll(int(left * 1000) + 1)
+        return self.connected
+
+    def receive(self, seconds: float) -> Frames | None:
+        """Wait for a message; return None when there is none in time, or the connection breaks."""
+        end = time.monotonic() + seconds
+        while True:
+            broken = self.look_for_breaks()  # before the messages, so that all that was said before is among them
+            with contextlib.suppress(zmq.Again):
+                return tuple(self.socket.recv_multipart(zmq.DONTWAIT))
+            left = end - time.monotonic()
+            if broken or left <= 0 or self.monitor is None:
+                return None
+            zmq.zmq_poll([(self.socket, zmq.POLLIN), (self.monitor, zmq.POLLIN)], int(left * 1000) + 1)
 
     def close(self) -> None:
         """Close; what was sent has until the linger ends to leave."""

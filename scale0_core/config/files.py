@@ -32,6 +32,8 @@ class BrokerConfig:
     plugin_tables: Mapping[str, Any]
     path: Path | None = None
     overrides: tuple[str, ...] = ()
+    text: bytes = attrs.field(default=b"", repr=False, eq=False)
+    """The file as it was read."""
 
     def read_again(self) -> BrokerConfig:
         """Read the same file with the same overrides as it is now."""
@@ -50,19 +52,24 @@ def read_config(path: Path | None, overrides: Iterable[str] = ()) -> BrokerConfi
     """Read a configuration and lay ``table.key=value`` overrides over it; a ConfigError lists all faults."""
     source = EMBEDDED if path is None else str(path)
     overrides = tuple(overrides)
-    tree, faults = read_tree(path, overrides)
+    text = b"" if path is None else _read(path)
+    tree, faults = _tree(path, text, overrides)
     plugin_tables = tree.pop("plugin", {})
     faults += _table_faults(plugin_tables)
     core, core_faults = structure(CoreSettings, tree, "")
     faults += core_faults + network_faults(tree.get("network"))
     if core is None or faults:
         raise ConfigError(source, tuple(faults))
-    return BrokerConfig(source, core, plugin_tables, path, overrides)
+    return BrokerConfig(source, core, plugin_tables, path, overrides, text)
 
 
 def read_tree(path: Path | None, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], list[Fault]]:
     """Read the tables of a file with overrides laid over them, unchecked, and list the overrides that are wrong."""
-    tree = {} if path is None else _parse(path)
+    return _tree(path, b"" if path is None else _read(path), overrides)
+
+
+def _tree(path: Path | None, text: bytes, overrides: Iterable[str]) -> tuple[dict[str, Any], list[Fault]]:
+    tree = {} if path is None else _parse(path, text)
     faults = [fault for override in overrides if (fault := _override(tree, override))]
     return tree, faults
 
@@ -87,13 +94,20 @@ def unknown_levels(levels: Mapping[str, Any], known: Iterable[str]) -> list[Faul
     ]
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            tree: dict[str, Any] = tomllib.load(file)
-            return tree
+            return file.read()
     except OSError as error:
         raise ConfigError(str(path), (Fault(str(path), f"cannot be read: {error.strerror}"),)) from error
+    except ValueError as error:  # a path that no file can have
+        raise ConfigError(str(path), (Fault(str(path), f"cannot be read: {error}"),)) from error
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = tomllib.loads(text.decode())
+        return tree
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number or a nesting beyond Python's limits
         raise ConfigError(str(path), (Fault(str(path), f"is not TOML: {error}"),)) from error
 

@@ -28,12 +28,25 @@ class BrokerSettings:
 
     name: str = setting("default", "One broker of a name runs on a machine at a time.", validator=_is_name)
     plugins: tuple[str, ...] | None = setting(
-        None, "Names of the plugins to start; without it, all installed ones that say they are safe by default."
+        None,
+        "Names of the plugins to start, without which the broker does not start; if it is not set, all installed ones "
+        "that say they are safe by default are started, as far as they can be.",
     )
-    required: tuple[str, ...] = setting((), "Plugins without which the broker does not start.")
+    required: tuple[str, ...] = setting(
+        (), "Plugins without which the broker does not start, whatever `plugins` and `keep_going` say."
+    )
+    keep_going: bool = setting(
+        False, "Start without plugins named in `plugins` that cannot be used, instead of exiting with an error."
+    )
     runtime_dir: str = setting("", "Folder for sockets; by default a private one of the user's.")
     data_dir: str = setting("", "Folder for what must survive a restart; by default the user's state folder.")
     stop_seconds: float = setting(5.0, "How long a stop waits for jobs that are under way.", validator=not_negative)
+
+    def needed_by(self, plugin: str) -> str:
+        """Return the setting that says that the broker does not start without a plugin; empty if none does."""
+        if plugin in self.required:
+            return "broker.required"
+        return "broker.plugins" if plugin in (self.plugins or ()) and not self.keep_going else ""
 
 
 @attrs.frozen
@@ -96,8 +109,9 @@ class LimitSettings:
     )
     job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
     outbox_bytes: int = setting(
-        16 * MIB,
-        "Bytes kept for peers of one service that read too slowly; beyond that, messages to them are dropped.",
+        128 * MIB,
+        "Bytes kept for peers of one service that read too slowly, with the overhead of each message; a peer may use "
+        "as many as are still free, so at most half. Beyond that, messages to it are dropped and counted.",
         validator=not_negative,
     )
 

@@ -111,6 +111,7 @@ typedef struct {
     PyObject *remembered[REMEMBERED_FRAMES];
     Py_ssize_t most_frames; /* a message of more is taken out of the socket and dropped */
     Py_ssize_t dropped;
+    Py_ssize_t incomplete; /* of the dropped, those whose last frames never came */
     int fd;
     enum knowledge inbox;
 } Port;
@@ -212,35 +213,48 @@ enum { FRAMES_ON_STACK = 16 };
    socket full of them does not hold up the others. */
 enum { BYTES_PER_DRAIN = 256 * 1024 };
 
+/* Take the next frame of a message; 0 when there is none, though the last one said so, and -1 with an exception.
+   libzmq 4.3.5 gives half a message on an XPUB socket when a peer sends a known subscription as a second frame. */
+static int next_frame(Port *self, zmq_msg_t *msg)
+{
+    while (zmq.msg_recv(msg, self->socket, ZMQ_DONTWAIT) < 0) {
+        int code = zmq.last_errno();
+        if (code == EINTR)
+            continue;
+        if (code != EAGAIN) {
+            raise_zmq_error();
+            return -1;
+        }
+        self->incomplete++;
+        return 0;
+    }
+    return 1;
+}
+
 /* Take the frames of a message that is too long out of the socket, without making objects of them. */
 static int discard_rest(Port *self, zmq_msg_t *msg)
 {
-    while (zmq.msg_more(msg))
-        while (zmq.msg_recv(msg, self->socket, ZMQ_DONTWAIT) < 0)
-            if (zmq.last_errno() != EINTR) {
-                raise_zmq_error();
-                return -1;
-            }
-    return 0;
+    int outcome = 1;
+    while (outcome > 0 && zmq.msg_more(msg))
+        outcome = next_frame(self, msg);
+    return outcome < 0 ? -1 : 0;
 }
 
-/* The rest of a message whose first frame is in msg. A failure leaves the remaining frames in the socket, so it is only
-   for lack of memory, where nothing can be saved anyway. */
+/* The rest of a message whose first frame is in msg, or None when it was dropped. A failure leaves the remaining frames
+   in the socket, so it is only for lack of memory or of the socket itself, where nothing can be saved anyway. */
 static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
 {
     PyObject *stack[FRAMES_ON_STACK], *tuple, *overflow = NULL;
     Py_ssize_t count = 0, i;
     for (;;) {
-        int more = zmq.msg_more(msg);
+        int more = zmq.msg_more(msg), outcome;
         PyObject *frame;
         Py_ssize_t size = (Py_ssize_t) zmq.msg_size(msg);
         *bytes += (size_t) size;
         if (count >= self->most_frames || (overflow && count + PyList_GET_SIZE(overflow) >= self->most_frames)) {
             if (discard_rest(self, msg) < 0)
                 goto failed;
-            self->dropped++;
-            tuple = Py_NewRef(Py_None);
-            goto discarded;
+            goto dropped;
         }
         frame = frame_object(self, count, msg, size);
         if (!frame)
@@ -256,12 +270,10 @@ static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
         }
         if (!more)
             break;
-        while (zmq.msg_recv(msg, self->socket, ZMQ_DONTWAIT) < 0) {
-            if (zmq.last_errno() == EINTR)
-                continue;
-            raise_zmq_error();
+        if ((outcome = next_frame(self, msg)) < 0)
             goto failed;
-        }
+        if (!outcome)
+            goto dropped;
     }
     if (!(tuple = PyTuple_New(count + (overflow ? PyList_GET_SIZE(overflow) : 0))))
         goto failed;
@@ -272,9 +284,13 @@ static PyObject *message_tuple(Port *self, zmq_msg_t *msg, size_t *bytes)
     Py_XDECREF(overflow);
     return tuple;
 
+dropped:
+    self->dropped++;
+    tuple = Py_NewRef(Py_None);
+    goto done;
 failed:
     tuple = NULL;
-discarded:
+done:
     while (count)
         Py_DECREF(stack[--count]);
     Py_XDECREF(overflow);
@@ -308,8 +324,13 @@ static PyObject *drain(Port *self, Py_ssize_t limit)
             self->inbox = EMPTY;
             break;
         }
-        if (!(message = message_tuple(self, &msg, &bytes)))
-            goto failed;
+        if (!(message = message_tuple(self, &msg, &bytes))) {
+            self->inbox = ASK;
+            if (PyList_GET_SIZE(messages) == 0)
+                goto failed;
+            PyErr_Clear(); /* it will come again */
+            break;
+        }
         bad = message != Py_None && PyList_Append(messages, message);
         Py_DECREF(message);
         if (bad)
@@ -339,7 +360,8 @@ static PyMethodDef Port_methods[] = {
 };
 
 static PyMemberDef Port_members[] = {
-    {"dropped", T_PYSSIZET, offsetof(Port, dropped), 0, "Messages with too many frames that were dropped."},
+    {"dropped", T_PYSSIZET, offsetof(Port, dropped), 0, "Messages that were dropped."},
+    {"incomplete", T_PYSSIZET, offsetof(Port, incomplete), 0, "Messages that were dropped since their end never came."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -645,16 +667,15 @@ static void Poller_dealloc(Poller *self)
 
 static Port *poller_port(Poller *self, int i) { return (Port *) PyTuple_GET_ITEM(self->ports, i); }
 
-/* Ask a socket whether messages wait in it; 1 or 0, and -1 with libzmq's errno. */
-static int ask(Port *port)
+/* Ask a socket whether messages wait in it. One that cannot say is taken to have some: its own drain then meets the
+   error, and the other sockets are none the worse. */
+static void ask(Port *port)
 {
-    int events;
+    int events, failed;
     size_t size = sizeof events;
-    while (zmq.getsockopt(port->socket, ZMQ_EVENTS, &events, &size) < 0)
-        if (zmq.last_errno() != EINTR)
-            return -1;
-    port->inbox = events & ZMQ_POLLIN ? WAITING : EMPTY;
-    return port->inbox == WAITING;
+    while ((failed = zmq.getsockopt(port->socket, ZMQ_EVENTS, &events, &size) < 0) && zmq.last_errno() == EINTR)
+        ;
+    port->inbox = failed || events & ZMQ_POLLIN ? WAITING : EMPTY;
 }
 
 /* Look once, waiting at most so many milliseconds: the number of ports and descriptors with something to read, or -1
@@ -664,8 +685,8 @@ static int look(Poller *self, int timeout, Port *busy)
     int i, found = 0, signalled;
     for (i = 0; i < self->count - 1; i++) {
         Port *port = poller_port(self, i);
-        if (port->inbox == ASK && ask(port) < 0)
-            return -1;
+        if (port->inbox == ASK)
+            ask(port);
         found += port->inbox == WAITING;
     }
     if ((signalled = await_news(self, found ? 0 : timeout)) < 0)
@@ -676,8 +697,8 @@ static int look(Poller *self, int timeout, Port *busy)
             continue;
         if (port == busy)
             port->inbox = WAITING;
-        else if (ask(port) < 0)
-            return -1;
+        else
+            ask(port);
         found += port->inbox == WAITING;
     }
     return found + (self->news[self->count - 1].revents != 0);
@@ -861,8 +882,11 @@ static int take_turn(Rush *rush, double now)
     /* whoever has emptied the socket sends what could wait, and looks again before it sleeps: one look at the socket
        serves for both, what came meanwhile and what a send may have swallowed */
     int was_emptied = rush->port->inbox == EMPTY, outcome = 1;
-    if (!messages)
-        return -1;
+    if (!messages) {
+        PyErr_Clear(); /* the loop itself will meet it, and knows what to do */
+        rush->port->inbox = ASK;
+        return 0;
+    }
     if (PyList_GET_SIZE(messages))
         outcome = rush_through(rush, messages, now);
     Py_DECREF(messages);

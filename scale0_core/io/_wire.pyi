@@ -11,6 +11,7 @@ class Blob(Buffer):
 
 class Port:
     dropped: int
+    incomplete: int
     def __init__(
         self,
         owner: zmq.Socket[bytes],

@@ -22,13 +22,24 @@ from scale0_core.broker.reporter import Reporter
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
-from scale0_core.errors import AddressError, ConfigError, PluginContractError, PluginError, PluginStartError
+from scale0_core.errors import (
+    AddressError,
+    AddressInUseError,
+    ConfigError,
+    Exit,
+    Fault,
+    PluginContractError,
+    PluginError,
+    PluginStartError,
+    RecordError,
+    Scale0Error,
+)
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
 from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BrokerContext, RunningBroker
-from scale0_core.plugins import LEFT_OUT, PluginSet, installed_plugins
+from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
 
 LOG = get_logger("broker")
 
@@ -97,14 +108,18 @@ class Broker:
         self._open_doors(provider)
 
     def _open_doors(self, provider: str) -> None:
-        """Let the services that take tasks have some."""
+        """Let the services of plugins serve while the broker does, and have tasks if they take some."""
         assert self.loop is not None
-        seats = [station.seat for station in self.loop.stations]
-        for own in seats:
-            if isinstance(own, BrokerSeat):
-                for seat in seats:
-                    if isinstance(seat, SeatWithDoor):
-                        own.open_door(seat, provider, self.loop.clock.now())
+        for own in self._own_seats():
+            for seat in (station.seat for station in self.loop.stations):
+                if seat is not own:
+                    own.rule(seat)
+                if isinstance(seat, SeatWithDoor):
+                    own.open_door(seat, provider, self.loop.clock.now())
+
+    def _own_seats(self) -> list[BrokerSeat]:
+        assert self.loop is not None
+        return [station.seat for station in self.loop.stations if isinstance(station.seat, BrokerSeat)]
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -118,6 +133,7 @@ class Broker:
                 for station in stations
             },
             counts={station.seat.service.name: station.seat.counts for station in stations},
+            state=next((own.state.value for own in self._own_seats()), "active"),
         )
 
     def run(self) -> None:
@@ -175,20 +191,26 @@ class Broker:
         """Import the plugins and check all their settings at once."""
         broker = self.core.broker
         self.plugins.add("reporter", Reporter())
-        self.plugins.add("network", NetworkPlugin(self.config))
+        self.plugins.add("network", NetworkPlugin(self.config, self._faults))
         if not self.safe_mode:
             self.plugins.load_installed(broker.plugins)
         for name, error in self.plugins.failures.items():
             self._left_out(name, error)
         if not self.safe_mode:
             self._check_required()
-        settings, faults = self.plugins.settings(self.config.plugin_tables)
-        known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
-        faults += unknown_tables(self.config.plugin_tables, known)
-        faults += unknown_levels(self.config.core.log.levels, known)
-        if faults and not self.safe_mode:
+        if faults := self._faults(self.config):
             raise ConfigError(self.config.source, tuple(faults))
-        return settings
+        return self.plugins.settings(self.config.plugin_tables)[0]
+
+    def _faults(self, config: BrokerConfig) -> list[Fault]:
+        """List what is wrong in the tables of plugins; in safe mode nobody looks."""
+        if self.safe_mode:
+            return []
+        _, faults = self.plugins.settings(config.plugin_tables)
+        known = {*installed_plugins(), *self.plugins.plugins, *self.plugins.failures}
+        return [
+            *faults, *unknown_tables(config.plugin_tables, known), *unknown_levels(config.core.log.levels, known)
+        ]  # fmt: skip
 
     def _check_required(self) -> None:
         """Refuse to start when a plugin is required that nobody asked to start."""
@@ -216,23 +238,49 @@ class Broker:
         except Exception as error:
             for station in stations:
                 loop.remove(station)
-            failure = error if isinstance(error, PluginError) else _start_failed(name, error, settings)
+            failure = _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
 
     def _left_out(self, name: str, error: PluginError) -> None:
         """Tell that a plugin is left out; raise when the broker is not to run without it."""
-        if name in self.core.broker.required:
-            raise PluginError(
-                name, error.problem.what, error.problem.why,
-                "the broker does not start, since broker.required names this plugin", error.problem.remedy,
-            ) from error  # fmt: skip
+        needed_by = self.core.broker.needed_by(name)
+        if name in OWN or needed_by:
+            since = f", since {needed_by} names this plugin" if needed_by else ""
+            remedy = error.problem.remedy
+            if needed_by == "broker.plugins":
+                remedy += "; or start without it: --set broker.keep_going=true"
+            needed = PluginStartError(
+                name, error.problem.what, error.problem.why, f"the broker does not start{since}", remedy
+            )
+            needed.exit_code = error.exit_code
+            raise needed from error
         problem = error.problem
         LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
 
 
-def _start_failed(name: str, error: Exception, settings: object) -> PluginStartError:
-    what = f"plugin {name} could not be started"
+def _start_failed(name: str, error: Exception, settings: object) -> PluginError:
+    """Return why a plugin did not start, with the exit code that fits the cause."""
+    what = "the broker's own service could not be started" if name in OWN else f"plugin {name} could not be started"
+    cause = error.__cause__ if isinstance(error, PluginError) else error
+    if isinstance(cause, RecordError):
+        failure = PluginStartError(name, what, f"{cause.problem.what}: {cause.problem.why}", "", cause.problem.remedy)
+        failure.exit_code = cause.exit_code
+        return failure
+    if name in OWN and not isinstance(cause, Scale0Error):
+        why = f"{type(cause).__name__}: {cause}"
+        failure = PluginStartError(name, what, why, "", "please report it, with what SCALE0_DEBUG=1 shows")
+        failure.exit_code = Exit.BUG
+        return failure
+    if isinstance(error, PluginError):
+        return error
+    failure = _not_opened(name, what, error, settings)
+    if isinstance(error, AddressInUseError):
+        failure.exit_code = error.exit_code
+    return failure
+
+
+def _not_opened(name: str, what: str, error: Exception, settings: object) -> PluginStartError:
     if isinstance(error, AddressError):
         remedy = error.problem.remedy
         if isinstance(getattr(settings, "bind", None), tuple):

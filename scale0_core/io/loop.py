@@ -7,14 +7,16 @@ each ready socket up to a bound, so that none starves the others; fire what is d
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import attrs
 import zmq
 
 from scale0_core.broker.connections import CLOSED, Connections
 from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import FULL, GONE, RETRY_AFTER, Outbox
+from scale0_core.broker.outbox import GONE, Outbox, Outcome
 from scale0_core.broker.seat import BUSY, Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.events import Event
@@ -25,11 +27,14 @@ from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, Queues, choose_wire
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import BatchReport
-from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure, SocketKind
+from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 
 LOG = get_logger("loop")
 
-SLOW_LOG_INTERVAL = 10.0
+LOG_INTERVAL = 10.0
+"""Seconds between two lines of the log about the same trouble."""
+DRAIN_PAUSE = 0.1
+"""Seconds for which a socket that cannot be read is left alone."""
 LONGEST_WAIT_MS = 2**31 - 1
 RUSH = 0.02
 """Seconds for which one busy socket may be served alone; deadlines that arise meanwhile may be as late."""
@@ -48,6 +53,7 @@ class Station:
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
+    broken_logged: float = float("-inf")
 
     def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
         """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
@@ -105,6 +111,8 @@ class Loop:
         self._poller: Poller | None = None
         self._paused: set[Station] = set()
         """Stations whose services have as many jobs in flight as they may."""
+        self._resting: dict[Port, float] = {}
+        """Sockets that could not be read, and until when they are left alone."""
         self._by_port: dict[Port, tuple[Station, str]] = {}
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
         self._observes_events = False
@@ -186,6 +194,8 @@ class Loop:
         now = self.clock.woke(wait)
         if self.clock.stalled:
             LOG.warning("the broker stood still; all deadlines move by as much", seconds=f"{self.clock.stalled:.3f}")
+        if self._resting:
+            self._end_rests(now)
         received = self._receive(ready, now)
         if due is not None and due <= now:
             self._on_deadlines(now)
@@ -203,11 +213,11 @@ class Loop:
             left = end - self.clock.now()
             if any(station.seat.sends for station in self.stations) and left > 0:
                 continue  # answers to sends that failed
-            unsent = any(station.outbox for station in self.stations)
-            if not (in_flight or unsent) or left <= 0:
+            retries = [station.outbox.due for station in self.stations if station.outbox.due is not None]
+            if not (in_flight or retries) or left <= 0:
                 return in_flight
             # only the waker: no new messages are taken any more
-            patience = min(left, RETRY_AFTER) if unsent else left
+            patience = max(0.0, min([end, *retries]) - self.clock.now())
             self.wire.poller((), self._waker.fd).wait(min(math.ceil(patience * 1000), LONGEST_WAIT_MS))
             self._waker.run()
 
@@ -228,7 +238,7 @@ class Loop:
 
     def _nearest_deadline(self) -> float | None:
         """Give the time at which something is to be done without a message; -inf when at once."""
-        nearest = math.inf
+        nearest = min(self._resting.values()) if self._resting else math.inf
         for station in self.stations:
             if station.seat.sends:  # answers to sends that failed in the last turn
                 return -math.inf
@@ -253,10 +263,13 @@ class Loop:
             port: (station, name)
             for station in listening
             for name, port in station.ports.items()
-            if name in station.sockets
+            if name in station.sockets and port not in self._resting
         }
         self._by_monitor = {
-            port: (station, name) for station in listening for name, (port, _) in station.monitors.items()
+            port: (station, name)
+            for station in listening
+            for name, (port, _) in station.monitors.items()
+            if port not in self._resting
         }
         self._poller = self.wire.poller((*self._by_port, *self._by_monitor), self._waker.fd)
         return self._poller
@@ -278,14 +291,11 @@ class Loop:
                 continue  # the waker; it runs last, since what it runs may close ports
             if port in self._by_monitor:
                 station, name = self._by_monitor[port]
-                if port.drain(self.settings.batch):
+                if self._drain(station, name, port, now):
                     station.seat.peer_lost(name, now)
                 continue
             station, name = self._by_port[port]
-            messages = port.drain(self.settings.batch)
-            if port.dropped:
-                station.seat.counts.dropped["too many frames"] += port.dropped
-                port.dropped = 0
+            messages = self._drain(station, name, port, now)
             if not messages:
                 continue
             station.seat.receive(name, messages, now)
@@ -297,6 +307,40 @@ class Loop:
             self._waker.run()
         return received
 
+    def _drain(self, station: Station, name: str, port: Port, now: float) -> list[Frames]:
+        """Take messages from a socket; one that cannot be read is left alone for a moment, and harms no other."""
+        try:
+            messages = port.drain(self.settings.batch)
+        except Exception as error:
+            self._broken(station, name, port, error, now)
+            return []
+        if port.dropped:
+            by_reason = Counter({"too many frames": port.dropped - port.incomplete, "incomplete": port.incomplete})
+            station.seat.counts.dropped += by_reason  # without those of which there are none
+            port.dropped = port.incomplete = 0
+        return messages
+
+    def _broken(self, station: Station, name: str, port: Port, error: Exception, now: float) -> None:
+        self._resting[port] = now + DRAIN_PAUSE
+        self._poller = None
+        station.seat.counts.dropped["unreadable socket"] += 1
+        if now - station.broken_logged >= LOG_INTERVAL:
+            station.broken_logged = now
+            station.seat.log.error(
+                "socket cannot be read; retrying",
+                service=station.seat.service.name,
+                plugin=station.seat.plugin,
+                socket=name,
+                error=repr(error),
+                times=station.seat.counts.dropped["unreadable socket"],
+            )
+
+    def _end_rests(self, now: float) -> None:
+        """Listen again to sockets that were left alone for long enough."""
+        if any(until <= now for until in self._resting.values()):
+            self._resting = {port: until for port, until in self._resting.items() if until > now}
+            self._poller = None
+
     def _watch(self, station: Station, before: float, messages: int = 0) -> float:
         """Tell of a service that has held the loop since ``before`` for too long; give the time now."""
         now = self.clock.now()
@@ -306,7 +350,7 @@ class Loop:
 
     def _slow(self, station: Station, now: float, seconds: float, messages: int) -> None:
         station.seat.counts.slow += 1
-        if now - station.slow_logged >= SLOW_LOG_INTERVAL:
+        if now - station.slow_logged >= LOG_INTERVAL:
             station.slow_logged = now
             station.seat.log.warning(
                 "service held the loop for long; work that blocks belongs in a job",
@@ -357,39 +401,24 @@ class Loop:
         seat, outbox = station.seat, station.outbox
         returned = seat.take_sends()
         failures = self._connect(station, now) if seat.connections else []
-        waited = len(outbox)
-        sends, refused = outbox.outgoing(returned, now)
-        errors = self.wire.send(station.ports, sends)
-        if not (waited or errors or failures):  # as nearly always
-            seat.sent(len(sends), (), now)
-            return len(sends), []
-        failures += [_failure(send, FULL) for send in refused]
-        return self._settle(station, sends, errors, failures, waited, now)
+        if outbox:
+            outcome = outbox.send(returned, now, partial(self.wire.send, station.ports))
+        else:
+            errors = self.wire.send(station.ports, returned)
+            if not (errors or failures):  # as nearly always
+                seat.sent(len(returned), (), now)
+                return len(returned), []
+            outcome = outbox.settle(returned, errors, now)
+        return self._settle(station, outcome, failures, now)
 
     def _settle(
-        self,
-        station: Station,
-        sends: list[Send],
-        errors: list[tuple[int, str]],
-        failures: list[SendFailure],
-        waited: int,
-        now: float,
+        self, station: Station, outcome: Outcome, failures: list[SendFailure], now: float
     ) -> tuple[int, list[SendFailure]]:
-        """See to what could not be sent: keep it, or give it back; so many of the sends had waited before."""
-        seat, outbox = station.seat, station.outbox
-        retried = waited if not outbox else 0  # those that waited are tried all together, and first
-        kept_before = waited - retried
-        if errors:
-            refused = outbox.keep([sends[index] for index, why in errors if outbox.keeps(sends[index], why)], now)
-            failures += [_failure(sends[index], why) for index, why in errors if not outbox.keeps(sends[index], why)]
-            failures += [_failure(send, FULL) for send in refused]
-        sent = len(sends) - len(errors)
-        if seat.wants_delays and (outbox or retried):
-            failed = {index for index, _ in errors}
-            left = [sends[index] for index in range(retried) if index not in failed]
-            seat.delayed(outbox.kept(kept_before), left, now)
-        seat.sent(sent + len(failures), failures, now)
-        return sent, failures
+        """Let the service know what could not be sent, or only later; return what ``_send`` returns."""
+        failures += outcome.failures
+        station.seat.delayed(outcome.delayed, outcome.left, now)
+        station.seat.sent(outcome.sent + len(failures), failures, now)
+        return outcome.sent, failures
 
     def _rush(self, station: Station, name: str, port: Port) -> None:
         """Serve a busy socket without the rest of a turn, for as long as there is nothing else to do."""
@@ -409,7 +438,8 @@ class Loop:
             self._watch(station, before, rushed.received)
         seat.sent(sent, (), rushed.now)
         if rushed.failures:
-            went, failures = self._settle(station, rushed.batch, rushed.failures, failures, 0, rushed.now)
+            outcome = station.outbox.settle(rushed.batch, rushed.failures, rushed.now)
+            went, failures = self._settle(station, outcome, failures, rushed.now)
             sent += went
         seat.release_later()
         now = self.clock.now()
@@ -459,9 +489,3 @@ class Loop:
 def _sooner(one: float | None, other: float | None) -> float | None:
     """Give the shorter of two times to wait, where None waits for ever."""
     return other if one is None else one if other is None else min(one, other)
-
-
-def _failure(send: object, reason: str) -> SendFailure:
-    if isinstance(send, tuple) and len(send) == 2 and isinstance(send[0], str) and isinstance(send[1], tuple):
-        return SendFailure(send[0], send[1], reason)
-    return SendFailure("?", (), reason)

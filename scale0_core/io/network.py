@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from scale0_core.broker.negotiation import RunningConfig, Writer
-from scale0_core.broker.service import BrokerService, NetworkSockets
+from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.config.addresses import is_local
+from scale0_core.config.changes import changes, why_not_whole
 from scale0_core.config.files import BrokerConfig
 from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
-from scale0_core.errors import PluginError
+from scale0_core.errors import ConfigDataError, ConfigError, Fault, PluginError, RecordError
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
@@ -29,11 +31,25 @@ from scale0_core.service import Service
 
 LOG = get_logger("network")
 
+Check = Callable[[BrokerConfig], list[Fault]]
+
 HISTORY_KEPT = 100
+
+VERSION = re.compile(r"[0-9]{10}")
+"""How the files of the history are named."""
+
+HIGHEST_VERSION = 10**10 - 2
+"""A record of a later one is damaged: no broker gets so far, and the names of the history have room for no more."""
+
+DAMAGED = (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
+"""What reading any bytes as a record may raise."""
 
 
 class FileStore:
-    """Keeps state and configurations in a folder. Every file is written whole or not at all."""
+    """Keeps state and configurations in a folder. Every file is written whole or not at all.
+
+    What cannot be written, or not be taken for what it should be, is a RecordError.
+    """
 
     def __init__(self, folder: Path, read_network: Callable[[], NetworkConfig], writers: Mapping[str, Writer]) -> None:
         self._folder = folder
@@ -47,7 +63,7 @@ class FileStore:
             return BrokerState(json.loads(path.read_text(encoding="utf-8"))["state"])
         except FileNotFoundError:
             return BrokerState(default)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except DAMAGED as error:
             # it may have said disabled, and who disabled the broker had a reason
             LOG.error(
                 "the broker's state cannot be read: it starts disabled and answers nothing but enable", path=str(path),
@@ -69,11 +85,14 @@ class FileStore:
         return known if running.version == known.version else running
 
     def _latest(self) -> tuple[int, str]:
-        """Give the highest version on record and its hash; the history knows them too if the record of them is lost."""
-        newest = sorted((self._folder / "history").glob("*.json"))[-2:]
-        records = [self._read(path) for path in (self._folder / "current.json", *newest)]
-        known = [(kept["version"], str(kept.get("hash", ""))) for kept in records if type(kept.get("version")) is int]
-        return max(known, default=(0, ""))
+        """Return the highest version on record and its hash, which is empty where the record of it is damaged.
+
+        The names of the history say which versions there were, so that none comes twice, whatever the records hold.
+        """
+        history = [path for path in sorted((self._folder / "history").glob("*.json")) if _is_version(path.stem)]
+        named = [(int(path.stem), "") for path in history[-1:]]
+        records = [self._read(path) for path in (self._folder / "current.json", *history[-2:])]
+        return max([*named, *(known for known in map(_version_in, records) if known)], default=(0, ""))
 
     def _recorded(self, version: int, known_hash: str) -> RunningConfig:
         network = self._read_network()
@@ -82,44 +101,129 @@ class FileStore:
         if found != known_hash:
             version += 1
             record = {"version": version, "hash": found, "time": time.time(), "network": attrs.asdict(network)}
-            history = self._folder / "history"
-            self._write(history / f"{version:010}.json", record)
-            self._write(self._folder / "current.json", {"version": version, "hash": found})
-            for old in sorted(history.glob("*.json"))[:-HISTORY_KEPT]:
-                old.unlink()
+            kept = self._folder / "history" / f"{version:010}.json"
+            self._write(kept, record)
+            try:
+                self._write(self._folder / "current.json", {"version": version, "hash": found})
+            except RecordError:
+                with contextlib.suppress(OSError):
+                    kept.unlink(missing_ok=True)  # this version never was
+                raise
+            for old in sorted(kept.parent.glob("*.json"))[:-HISTORY_KEPT]:
+                with contextlib.suppress(OSError):
+                    old.unlink()
         return RunningConfig(network, version, found, _own_group(network), self._writers)
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path) -> object:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
+            return None
+        except DAMAGED as error:
             LOG.error("a record cannot be read and is ignored", path=str(path), error=repr(error))
-            return {}
-        return content if isinstance(content, dict) else {}
+            return None
 
     def _write(self, path: Path, content: object) -> None:
         """Write beside the old file, make sure that it is on the disk, then put it in the old one's place."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = path.with_suffix(".new")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            _make_folder(path.parent)
+            with beside.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)  # on a full disk every byte counts
+            raise RecordError(
+                f"{path} cannot be written", error.strerror or str(error), "nothing was changed",
+                "make room on the disk, or let the broker's user write there",
+            ) from error  # fmt: skip
+
+
+def _is_version(stem: str) -> bool:
+    return VERSION.fullmatch(stem) is not None and int(stem) <= HIGHEST_VERSION
+
+
+def _version_in(record: object) -> tuple[int, str] | None:
+    """Return the version and the hash in a record; None if it is damaged."""
+    if not isinstance(record, dict):
+        return None
+    version, found = record.get("version"), record.get("hash")
+    if type(version) is not int or not 0 < version <= HIGHEST_VERSION:
+        return None
+    return version, found if isinstance(found, str) else ""
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing; each is on the disk when this returns."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class ConfigStore:
+    """The broker's configuration and state: read from broker.toml, kept in a folder."""
+
+    def __init__(self, folder: Path, config: BrokerConfig, writers: Mapping[str, Writer], check: Check) -> None:
+        self._started = self._read = config
+        self._check = check
+        self._files = FileStore(folder, self._network, writers)
+        self.load_state = self._files.load_state
+        self.load_config = self._files.load_config
+        self.save_state = self._files.save_state
+
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
+        """Read broker.toml again; raise a ConfigError, and go on as before, if it is wrong or not whole."""
+        before, self._read = self._read, self._read_again(force=force)
+        try:
+            running = self._files.reload(known)
+        except BaseException:
+            self._read = before
+            raise
+        return Reloaded(running, self._read.source, changes(self._started, before, self._read))
+
+    def _read_again(self, *, force: bool) -> BrokerConfig:
+        path, read = self._read.path, self._read
+        fix = "fix the file, then reload again; scale0 config check shows all that is wrong"
+        try:
+            read = self._read.read_again()
+            faults = self._check(read)
+        except ConfigError as error:
+            faults = list(error.faults)
+        if not force and (why := why_not_whole(self._read.text, read.text)):
+            faults = [Fault(str(path), why)]
+            fix = "write the file to its end, then reload again; scale0 reload --force takes it as it is"
+        if faults:
+            raise ConfigDataError(self._read.source, tuple(faults), "nothing was changed", fix)
+        return read
+
+    def _network(self) -> NetworkConfig:
+        network = self._read.core.network
+        return attrs.evolve(network, identity=network.identity or self._started.core.broker.name)
 
 
 class NetworkPlugin:
-    """The Scale0 protocol as a plugin of the core's own."""
+    """The Scale0 protocol as a plugin of the core's own.
 
-    def __init__(self, config: BrokerConfig) -> None:
+    ``check`` lists what else is wrong in a configuration with which the broker could not be started again.
+    """
+
+    def __init__(self, config: BrokerConfig, check: Check = lambda config: []) -> None:
         self._config = config
+        self._check = check
         self._service: BrokerService | None = None
 
     @hookimpl
@@ -131,7 +235,7 @@ class NetworkPlugin:
     def scale0_services(self, context: BrokerContext) -> Iterable[Service]:
         """Make the broker's own service."""
         network = self._config.core.network
-        store = FileStore(Path(context.data_dir) / "network", self._read_network, format_writers())
+        store = ConfigStore(Path(context.data_dir) / "network", self._config, format_writers(), self._check)
         sockets = NetworkSockets(
             frontend=_addresses(network.frontend_port, network, context),
             backend=_addresses(network.backend_port, network, context),
@@ -156,10 +260,6 @@ class NetworkPlugin:
         if self._service is not None:
             addresses = broker.addresses.get(self._service.name, {})
             self._service.set_addresses({name: tuple(bound) for name, bound in addresses.items()})
-
-    def _read_network(self) -> NetworkConfig:
-        core = self._config.read_again().core
-        return attrs.evolve(core.network, identity=core.network.identity or core.broker.name)
 
 
 def _own_group(network: NetworkConfig) -> GroupConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket as bsd
@@ -14,7 +15,7 @@ import zmq
 from scale0_core.broker.connections import ID_IN_USE
 from scale0_core.config.addresses import EXAMPLE, bind_fault, ipc_path, is_local
 from scale0_core.config.settings import WireSettings
-from scale0_core.errors import AddressError
+from scale0_core.errors import AddressError, AddressInUseError
 from scale0_core.service import Connect, Disconnect, Endpoint, SocketKind
 
 BACKLOG = 4096
@@ -66,6 +67,8 @@ class OpenSocket:
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wire: WireSettings) -> OpenSocket:
     """Open one endpoint: all its addresses, or none and an AddressError."""
+    if endpoint.kind is SocketKind.ROUTER:
+        _seed_routing_ids()
     socket = context.socket(getattr(zmq, endpoint.kind.value))
     bound: list[str] = []
     try:
@@ -83,6 +86,15 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], endpoint: Endpoint, wir
         OpenSocket(socket, tuple(bound)).close()
         raise
     return OpenSocket(socket, tuple(bound), endpoint.connect)
+
+
+def _seed_routing_ids() -> None:
+    """Make the routing ids of the next ROUTER's nameless peers unpredictable.
+
+    libzmq 4.3.5 counts them up from a value of C's ``rand``, which it never seeds: they would be the same in every
+    process, and a peer that claims one of them in advance makes libzmq abort when it comes to that number.
+    """
+    ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
 
 
 def _has_peer(socket: zmq.Socket[bytes], routing_id: bytes) -> bool:
@@ -154,7 +166,7 @@ def _check_before_bind(address: str) -> None:
     if path is not None and path.exists() and not path.is_socket():
         raise AddressError(f"cannot bind {address}", "a file is there", "it is left alone", "choose another path")
     if path is not None and _somebody_listens(path):
-        raise AddressError(f"{address} is in use", "another program listens there", "", "choose another path")
+        raise AddressInUseError(f"{address} is in use", "another program listens there", "", "choose another path")
 
 
 def _connect(socket: zmq.Socket[bytes], address: str) -> None:
@@ -173,7 +185,8 @@ def _refused(verb: str, address: str, error: zmq.ZMQError) -> AddressError:
         errno.EACCES: "choose a path or port that this user may use",
         errno.ENAMETOOLONG: "choose a shorter path: a unix socket has about 100 characters",
     }.get(error.errno or 0, "check the address")
-    return AddressError(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
+    kind = AddressInUseError if error.errno == errno.EADDRINUSE else AddressError
+    return kind(f"cannot {verb} {address}", str(error), "the socket stays closed", remedy)
 
 
 def _somebody_listens(path: Path) -> bool:

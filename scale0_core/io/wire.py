@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import zmq
 from zmq.backend import Socket as BareSocket
 
-from scale0_core.broker.seat import MALFORMED, ReceiveBatch
+from scale0_core.broker.outbox import MALFORMED
+from scale0_core.broker.seat import ReceiveBatch
 from scale0_core.errors import WireMissingError
 from scale0_core.service import Frames, Send
 
@@ -28,7 +29,9 @@ class Port(Protocol):
     """One open socket."""
 
     dropped: int
-    """Messages with too many frames, which were dropped since somebody last set this to 0."""
+    """Messages that were dropped since somebody last set this to 0: they had too many frames, or no end."""
+    incomplete: int
+    """Those of them that had no end. libzmq's XPUB leaves half a message of some that peers send."""
 
     def drain(self, limit: int, /) -> list[Frames]:
         """Take at most ``limit`` messages, without waiting."""
@@ -232,7 +235,7 @@ class PurePort:
 
     def __init__(self, socket: zmq.Socket[bytes], blob_over: int | None, most_frames: int) -> None:
         self.socket: zmq.Socket[bytes] | None = socket
-        self.dropped = 0
+        self.dropped = self.incomplete = 0
         # the routing id is taken before the others are counted
         self._most_frames = range(most_frames - 1 if socket.type == zmq.ROUTER else most_frames)
         self._recv: Callable[[], zmq.Frame] = cast("Any", partial(BareSocket.recv, socket, _WHOLE, False))
@@ -250,9 +253,12 @@ class PurePort:
         most_frames = self._most_frames
         messages: list[Any] = []
         left = BYTES_PER_DRAIN
+        frames: list[Any] = []
         try:
             for _ in range(limit):
-                frames: list[Any] = [recv_bytes()] if is_router else []
+                frames = []
+                if is_router:
+                    frames.append(recv_bytes())
                 for _ in most_frames:
                     frame = recv()
                     size = len(frame)
@@ -263,9 +269,13 @@ class PurePort:
                         break
                 else:
                     self._discard_rest(frame)
+                    self.dropped += 1
                 if left <= 0:
                     break
         except zmq.ZMQError as error:
+            if error.errno == zmq.EAGAIN and frames:
+                self.dropped += 1
+                self.incomplete += 1
             # EFSM: it is a REQ or REP socket's turn to send. What was taken is worth more than an error that returns
             if error.errno not in (zmq.EAGAIN, zmq.Errno.EFSM) and not messages:
                 raise
@@ -275,7 +285,6 @@ class PurePort:
         """Take the frames of a message that is too long out of the socket."""
         while frame.more:
             frame = self._recv()
-        self.dropped += 1
 
     def send_frames(self, frames: Frames) -> None:
         """Send one whole message, or raise before its first frame has gone."""
@@ -330,7 +339,11 @@ class PurePoller:
         """Give the ports that have messages, and None when the descriptor is readable; -1 waits for ever."""
         if any(port is not None and port.socket is None for port in self._ports.values()):
             raise ValueError("the port is closed")
-        return [self._ports[ready] for ready, _ in self._poller.poll(milliseconds)]
+        try:
+            return [self._ports[ready] for ready, _ in self._poller.poll(milliseconds)]
+        except zmq.ZMQError:
+            # one socket is broken, and nobody says which: its own drain will
+            return [port for port in self._ports.values() if port is not None]
 
 
 def native_problem() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker, ThreadBroker
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
 from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.disabled import check_disabled, manage
 from scale0_core.testing.script import Script
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
@@ -34,5 +35,7 @@ __all__ = [
     "StrictSeat",
     "ThreadBroker",
     "Weather",
+    "check_disabled",
     "check_service",
+    "manage",
 ]

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,9 @@ from scale0_core.plugins import PluginSet
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
+
+STARTED = ("ready", "disabled", "joining")
+"""What a broker logs when it has started, by its state."""
 
 Settings = Mapping[str, Any]
 
@@ -97,19 +100,22 @@ class ProcessBroker(RealBroker):
         self._reader = threading.Thread(target=self._read, name=f"log of broker {name}", daemon=True)
         self._reader.start()
         try:
-            self.wait_for("ready", START_SECONDS)
+            self.wait_for(STARTED, START_SECONDS)
         except AssertionError:
             self.kill()
             raise
         self.addresses = self._addresses()
 
-    def wait_for(self, event: str, seconds: float = START_SECONDS, **fields: object) -> dict[str, Any]:
-        """Wait until the log has a line with this event and these fields, and give it."""
+    def wait_for(
+        self, event: str | Collection[str], seconds: float = START_SECONDS, **fields: object
+    ) -> dict[str, Any]:
+        """Wait until the log has a line with this event, or one of these, and these fields; return it."""
+        wanted = (event,) if isinstance(event, str) else event
         end = time.monotonic() + seconds
         with self._changed:
             while True:
                 for line in self.log:
-                    if line.get("event") == event and all(line.get(key) == value for key, value in fields.items()):
+                    if line.get("event") in wanted and all(line.get(key) == value for key, value in fields.items()):
                         return line
                 left = end - time.monotonic()
                 if self._ended or left <= 0:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scale0_core.broker.seat import MALFORMED, STUCK_PAUSE, Seat, SeatCounts, SeatLimits
+from scale0_core.broker.outbox import MALFORMED
+from scale0_core.broker.seat import STUCK_PAUSE, Seat, SeatCounts, SeatLimits
 from scale0_core.service import Endpoint, Frames, Job, JobResult, SendFailure
 
 A, B, C = (b"peer", b"a"), (b"peer", b"b"), (b"peer", b"c")

@@ -9,7 +9,7 @@ import pytest
 
 from scale0_core.broker.negotiation import RunningConfig
 from scale0_core.broker.registry import Registry
-from scale0_core.broker.service import BrokerService, NetworkSockets
+from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.config.network import GroupConfig, NetworkConfig
 from scale0_core.service import JobResult, LaterResults, PeerWatcher, SocketKind, Undelivered
 from scale0_core.testing.contract import endpoint_faults
@@ -19,7 +19,7 @@ class NoStore:
     def save_state(self, state: str) -> None:
         raise AssertionError
 
-    def reload(self, known: RunningConfig) -> RunningConfig:
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
         raise AssertionError
 
 

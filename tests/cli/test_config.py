@@ -59,12 +59,19 @@ def test_a_file_that_cannot_be_read_is_a_fault(scale0, text, words):
 
 def test_a_plugin_that_cannot_be_loaded_is_a_warning(scale0):
     scale0.install("mock", "raise RuntimeError('oh')")
-    scale0.write("broker.toml", '[broker]\nplugins = ["mock", "echo", "absent"]')
+    scale0.write("broker.toml", '[broker]\nplugins = ["mock", "echo", "absent"]\nkeep_going = true')
     done = scale0("config", "check")
     assert done.code == 0
     assert "warning: plugin mock cannot be imported" in done.err
     assert "warning: there is no plugin absent" in done.err
     assert done.out == "broker.toml: valid, but see 2 warnings\n"
+
+
+def test_a_plugin_that_is_named_and_cannot_be_loaded_is_a_fault(scale0):
+    scale0.write("broker.toml", '[broker]\nplugins = ["absent"]')
+    done = scale0("config", "check")
+    assert (done.code, scale0("broker", "--name", f"test-{uuid.uuid4().hex[:8]}").code) == (78, 78)
+    assert "broker.plugins: absent cannot be used" in done.err
 
 
 def test_a_required_plugin_that_cannot_be_loaded_is_a_fault(scale0):
@@ -126,13 +133,17 @@ def test_an_address_that_cannot_be_opened_is_a_warning_with_its_table_and_key(sc
     assert all(warning["remedy"] for warning in found.values())
 
 
-def test_an_address_that_others_can_reach_is_a_warning_unless_that_is_allowed(scale0):
+def test_an_address_that_others_can_reach_is_told_unless_that_is_allowed(scale0):
     scale0.write(
         "broker.toml", '[network]\nbind_address = "0.0.0.0"\nfrontend_port = 0\n[plugin.echo]\nbind = ["tcp://*:*"]'
     )
-    found = warnings(scale0("config", "check", "-o", "json"))
-    assert set(found) == {"network.bind_address", "plugin.echo.bind[0]"}
-    assert all("wire.insecure = true" in warning["remedy"] for warning in found.values())
+    done = scale0("config", "check", "-o", "json")
+    ((place, warning),) = warnings(done).items()
+    (fault,) = done.json["faults"]
+    assert (place, fault["place"]) == ("plugin.echo.bind[0]", "network.bind_address"), "no broker without its own"
+    assert "wire.insecure = true" in warning["remedy"]
+    assert "wire.insecure = true" in fault["hint"]
+    assert (done.code, scale0("broker", "--name", f"test-{uuid.uuid4().hex[:8]}").code) == (78, 78)
     allowed = scale0("config", "check", "--set", "wire.insecure=true", "-o", "json")
     assert (allowed.code, allowed.json["warnings"]) == (0, [])
 

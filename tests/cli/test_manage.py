@@ -95,7 +95,8 @@ def test_kick(ask, worker):
 def test_disable_and_enable(ask, worker):
     assert ask("disable", "-o", "json")["state"] == "disabled"
     assert worker.recv_multipart()[1] == b"CHANGEBROKER"
-    assert "scale0 enable" in ask("status", "--timeout", "0.5", code=75)
+    assert ask("status", "-o", "json", code=1)["state"] == "disabled"
+    assert "scale0 enable" in ask("services", "--timeout", "0.5", code=75)
     worker.send_multipart([b"S0W01", b"HEARTBEAT", b""])
     assert not worker.poll(300)
     assert ask("enable", "-o", "json")["state"] == "active"
@@ -104,18 +105,84 @@ def test_disable_and_enable(ask, worker):
 
 
 @pytest.mark.requirement("R51")
-def test_reload_makes_a_new_version(ask, broker):
+def test_reload_makes_a_new_version_and_says_what_took_effect(ask, broker):
     config = broker.folder / "broker.toml"
-    assert ask("reload", "-o", "json") == {"schema": "scale0.reload/1", "config_version": 1, "changed": False}
-    config.write_text(config.read_text() + "\n[network]\nliveness = 4\n")
-    assert ask("reload", "-o", "json") == {"schema": "scale0.reload/1", "config_version": 2, "changed": True}
-    assert ask("status", "-o", "json")["config_version"] == 2
+    told = {"schema": "scale0.reload/1", "read": str(config)}
+    nothing = {"changed": False, "took_effect": [], "needs_restart": []}
+    assert ask("reload", "-o", "json") == {**told, **nothing, "config_version": 1}
+    assert ask("reload") == f"read {config}: version 1, as before\n"
+    own = config.read_text()
+    config.write_text(
+        own.replace("[broker]", "[broker]\nstop_seconds = 2.0") + "\n[network]\nliveness = 4\npeers = []\n"
+    )
+    keys = {"took_effect": ["network.liveness"], "needs_restart": ["broker.stop_seconds"]}
+    assert ask("reload", "-o", "json") == {**told, **keys, "changed": True, "config_version": 2}
+    keys["took_effect"] = []
+    assert ask("reload", "-o", "json") == {**told, **keys, "changed": False, "config_version": 2}
+    config.write_text(
+        own + '\n[network]\nliveness = 5\nfrontend_port = "ipc://{runtime}/other"\n[plugin.echo]\nmax_waiting = 9\n'
+    )
+    words = "in force now: network.liveness\nneeds a restart: network.frontend_port, plugin.echo.max_waiting\n"
+    assert ask("reload") == f"read {config}: version 3\n{words}"
+    assert ask("status", "-o", "json")["config_version"] == 3
 
 
-def test_a_wrong_configuration_is_told_and_changes_nothing(ask, broker):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("\n[network]\nlivness = 4\n", "did you mean liveness?"),
+        ("\n[network]\nliveness = \n", "is not TOML"),
+        ("\n[plugin.echo]\nbnd = 4\n", "did you mean bind?"),
+        ("\n[plugin.ecko]\nx = 4\n", "no plugin of that name is installed"),
+    ],
+)
+def test_a_wrong_configuration_is_told_and_changes_nothing(ask, broker, wrong, words):
     config = broker.folder / "broker.toml"
-    config.write_text(config.read_text() + "\n[network]\nlivness = 4\n")
-    assert "did you mean liveness?" in ask("reload", code=1)
+    config.write_text(config.read_text() + wrong)
+    told = ask("reload", code=1)
+    assert words in told
+    assert "nothing was changed" in told
+    assert ask("status", "-o", "json")["config_version"] == 1
+
+
+def cut(text: str, way: str) -> str:
+    return {
+        "emptied": "", "blank": "\n \n", "to a line": text[: text.index("[[network.users]]")],
+        "in a line": text[: len(text) // 2],
+        "to the last line": text.rstrip("\n").rpartition("\n")[0] + "\n",
+        "another one in a line": "[broker]\nstop_seconds = 10.2",
+    }[way]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "way", ["emptied", "blank", "to a line", "in a line", "to the last line", "another one in a line"]
+)
+def test_a_file_that_is_cut_off_is_refused_and_the_broker_goes_on_as_before(ask, broker, way):
+    config = broker.folder / "broker.toml"
+    whole = config.read_text()
+    config.write_text(cut(whole, way))
+    told = ask("reload", code=1)
+    assert str(config) in told
+    assert "nothing was changed" in told
+    assert "401" in ask("status", user="nobody", password="secret", code=77), "there are users still"
+    assert ask("status", "-o", "json", user="ada", password="secret")["config_version"] == 1
+    config.write_text(whole)
+    assert ask("reload", "-o", "json")["changed"] is False
+
+
+def test_a_file_that_is_meant_to_be_short_is_taken_by_force(ask, broker):
+    config = broker.folder / "broker.toml"
+    config.write_text("\n")
+    assert "--force" in ask("reload", code=1)
+    told = ask("reload", "--force", "-o", "json")
+    assert (told["changed"], told["took_effect"]) == (True, ["network.users"])
+    assert "broker.plugins" in told["needs_restart"]
+    assert ask("status", "-o", "json")["identity"] == broker.name, "its name is that with which it was started"
+
+
+def test_a_file_that_is_gone_is_refused(ask, broker):
+    (broker.folder / "broker.toml").unlink()
+    assert "No such file" in ask("reload", code=1)
     assert ask("status", "-o", "json")["config_version"] == 1
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.client.link import Engine
+from scale0_core.client.link import RECONNECTING, Engine, Link
 from scale0_core.service import Frames
 
 Router = Callable[[], "zmq.Socket[bytes]"]
@@ -121,3 +121,34 @@ def test_a_connection_that_broke_the_rules_is_followed_by_another(engine: Engine
     turn_until(engine, "unlinked", "linked")
     say(engine, b"again")
     assert broker.recv_multipart()[1] == b"again"
+
+
+def test_a_link_without_an_engine_knows_whether_somebody_is_there(address: str, router: Router) -> None:
+    with zmq.Context() as context:
+        alone = Link(context, address)
+        assert not alone.wait_until_connected(10)
+        assert (alone.broken, alone.up) == (True, False)
+        alone.drop()
+        broker = router()
+        link = Link(context, address)
+        assert link.wait_until_connected(10)
+        link.send((b"question",))
+        peer, question = broker.recv_multipart()
+        assert question == b"question"
+        assert link.receive(0.01) is None
+        assert link.connected
+        broker.send_multipart([peer, b"answer"])
+        assert link.receive(10) == (b"answer",)
+        broker.close()
+        assert link.receive(10) is None
+        assert (link.broken, link.up, link.connected) == (True, True, False)
+        link.drop()
+
+
+def test_a_patient_link_waits_for_one_who_comes_late(address: str, router: Router) -> None:
+    with zmq.Context() as context:
+        link = Link(context, address, options=RECONNECTING)
+        assert not link.wait_until_connected(0.05, patient=True)
+        router()
+        assert link.wait_until_connected(10, patient=True)
+        link.drop()

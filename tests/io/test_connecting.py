@@ -158,7 +158,7 @@ def test_what_waits_for_a_peer_that_is_left_comes_back(place):
     bodies = [b"%d" % number for number in range(6)]
     place.do(Connect("out", nobody, b"peer"), *[("out", (b"peer", body)) for body in bodies])
     station = place.loop.stations[0]
-    waiting = [frames for _, frames in station.outbox.kept(0)]
+    waiting = [frames for _, frames in station.outbox.waiting()]
     assert waiting
     place.do(Disconnect("out", nobody))
     assert not len(station.outbox)

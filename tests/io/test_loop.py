@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import zmq
 from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.io.clock import SteadyClock
-from scale0_core.io.loop import Loop
+from scale0_core.io.loop import DRAIN_PAUSE, Loop
 from scale0_core.service import Endpoint, Job, SocketKind
 
 LONG_MS = 5000
@@ -316,7 +317,7 @@ def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc)
     service = Recorder(
         router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50
     )
-    loop = make_loop()
+    loop = make_loop(limits=LimitSettings(outbox_bytes=16 * 1024 * 1024))
     station = loop.add(Seat(service))
     seat = station.seat
     client = context.socket(zmq.DEALER)
@@ -645,6 +646,38 @@ def test_a_service_that_holds_the_loop_is_named(make_loop, context, ipc, caplog)
     assert seat.counts.slow == 1
     record = next(r for r in caplog.records if "held the loop" in r.getMessage())
     assert (record.fields["service"], record.fields["plugin"], record.fields["ms"]) == ("snail", "garden", 300)
+
+
+def test_a_socket_that_cannot_be_read_is_logged_and_harms_no_other(make_loop, context, ipc, caplog):
+    loop, addresses = make_loop(), (ipc(), ipc())
+    good, bad = (
+        Recorder(router(address), lambda socket, frames: [(socket, frames)], name=name)
+        for address, name in zip(addresses, ("good", "bad"), strict=True)
+    )
+    loop.add(Seat(good))
+    doomed, own = zmq.Context(), loop._context
+    loop._context = doomed
+    broken = loop.add(Seat(bad))
+    loop._context = own
+    client = dealer_to(context, addresses[0])
+    client.send(b"before")
+    turn_until(loop, lambda: good.received)
+    ending = threading.Thread(target=doomed.term)  # every call on its sockets fails from now on: ETERM
+    ending.start()
+    try:
+        counts = broken.seat.counts
+        turn_until(loop, lambda: counts.dropped["unreadable socket"] >= 2)
+        client.send(b"after")
+        turn_until(loop, lambda: len(good.received) == 2)
+        tried, begun = counts.dropped["unreadable socket"], time.monotonic()
+        turn_until(loop, lambda: counts.dropped["unreadable socket"] >= tried + 3)
+        assert time.monotonic() - begun >= 2 * DRAIN_PAUSE, "it is left alone in between"
+        assert [record.getMessage() for record in caplog.records].count("socket cannot be read; retrying") == 1
+        assert not broken.seat.quarantined
+    finally:
+        loop.remove(broken)
+        ending.join(LONG_MS / 1000)
+    assert not ending.is_alive()
 
 
 def test_an_address_that_cannot_be_opened_leaves_nothing_open(make_loop, ipc):

@@ -16,6 +16,7 @@ import zmq
 
 from scale0_core.broker.passwords import hash_password
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig
+from scale0_core.errors import RecordError
 from scale0_core.io import network as module
 from scale0_core.io.network import FileStore
 from scale0_core.protocol.states import BrokerState
@@ -160,7 +161,7 @@ def test_a_write_that_fails_leaves_the_old_record_whole(store: FileStore, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os if at == "fsync" else Path, at, fail)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(RecordError, match="No space"):
             store.save_state("active")
     assert store.load_state("active") is BrokerState.DISABLED
 
@@ -171,7 +172,9 @@ def test_everything_is_on_the_disk_before_it_takes_the_place_of_the_old(store: F
     monkeypatch.setattr(os, "fsync", lambda number: (steps.append("fsync"), fsync(number))[1])
     monkeypatch.setattr(Path, "replace", lambda path, to: (steps.append("replace"), replace(path, to))[1])
     store.save_state("disabled")
-    assert steps == ["fsync", "replace", "fsync"]
+    assert steps == ["fsync", "fsync", "replace", "fsync"], "the folder that was made, the file, its name"
+    store.save_state("active")
+    assert steps[4:] == ["fsync", "replace", "fsync"]
 
 
 @pytest.mark.requirement("R67")
@@ -328,7 +331,8 @@ def test_a_new_configuration_is_published_where_it_says(scale0_broker, peer):
     deadline = time.monotonic() + 30
     for number in range(1, 100):
         text = config.read_text().replace("[network]", f"[network]\nliveness = {number + 3}", 1)
-        config.write_text("\n".join(line for line in text.splitlines() if line != f"liveness = {number + 2}"))
+        lines = (line for line in text.splitlines() if line != f"liveness = {number + 2}")
+        config.write_text("\n".join(lines) + "\n")
         manager.say(b"S0C01", b"MANAGEMENTREQ", command="reload_config")
         command, options, body = manager.hear()
         assert (command, options["code"], json.loads(body[0])["config_version"]) == (
@@ -359,9 +363,12 @@ def test_a_disabled_broker_is_disabled_after_kill_9_and_says_nothing(scale0_brok
             continue
         client.say(b"S0C01", b"PING")
         client.say(b"S0C01", b"MANAGEMENTREQ", command="enable", auth_id="ada", auth_password="wrong")
-        manager.say(b"S0C01", b"MANAGEMENTREQ", command="state")
+        manager.say(b"S0C01", b"MANAGEMENTREQ", command="list_clients")
         assert client.silent(1.0)
         assert manager.silent()
+        assert [line["event"] for line in broker.log][-1] == "disabled", "it is not ready"
+        manager.say(b"S0C01", b"MANAGEMENTREQ", command="state")
+        assert json.loads(manager.hear()[2][0])["state"] == "disabled", "its owner may know"
         client.say(b"S0C01", b"MANAGEMENTREQ", command="enable", auth_id="ada", auth_password="secret")
         assert client.hear()[1]["code"] == 200
         client.say(b"S0C01", b"PING")

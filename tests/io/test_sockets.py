@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import socket as bsd
 import subprocess
@@ -179,3 +180,68 @@ def test_an_abstract_address_is_for_its_owner_unless_others_are_let_in(context, 
             opened.socket.send(opened.socket.recv())
         told, _ = client.communicate(timeout=20)
     assert told.strip() == outcome
+
+
+FIRST_ID = """
+import zmq
+from scale0_core.config.settings import WireSettings
+from scale0_core.io.sockets import open_socket
+from scale0_core.service import Endpoint
+
+context = zmq.Context()
+for number in range(2):
+    router = open_socket(context, Endpoint(kind="ROUTER", bind=f"inproc://{number}"), WireSettings(linger_ms=0)).socket
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(f"inproc://{number}")
+    dealer.send(b"")
+    print(router.recv_multipart()[0].hex())
+context.destroy(linger=0)
+"""
+
+
+def test_routing_ids_of_nameless_peers_differ_from_process_to_process_and_from_socket_to_socket():
+    ids = [
+        int(line, 16)
+        for _ in range(2)
+        for line in subprocess.run(
+            [sys.executable, "-c", FIRST_ID], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.split()
+    ]
+    assert len(ids) == 4
+    # neither equal nor counted on; 1000 of 2^32 are near, so chance fails this once in half a million runs
+    assert min(abs(one - other) for one, other in itertools.combinations(ids, 2)) > 1000
+
+
+@pytest.mark.parametrize("option", ["IMMEDIATE", "ROUTER_HANDOVER"])
+def test_options_that_endanger_the_process_or_other_peers_are_refused(option):
+    with pytest.raises(ValueError, match=f"option {option} must not be set"):
+        Endpoint(kind="ROUTER", options={option: 0})
+
+
+def test_a_router_does_not_hand_a_peers_place_to_another_of_the_same_id(context, folder):
+    opened = open_socket(context, Endpoint(kind="ROUTER", bind=f"ipc://{folder}/router"), WIRE)
+    opened.socket.setsockopt(zmq.RCVTIMEO, 5000)
+
+    def peer(body):
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.ROUTING_ID, b"worker")
+        dealer.setsockopt(zmq.RCVTIMEO, 5000)
+        dealer.connect(opened.bound[0])
+        dealer.send(body)
+        return dealer
+
+    first = peer(b"first")
+    assert opened.socket.recv_multipart() == [b"worker", b"first"]
+    thief = peer(b"second")
+    assert not opened.socket.poll(200), "it is not let in"
+    opened.socket.send_multipart([b"worker", b"for the first"])
+    assert first.recv() == b"for the first"
+    # the place is free when its owner is gone: one that comes back under its id is let in
+    thief.close(linger=0)
+    first.close(linger=0)
+    for _ in range(50):
+        back = peer(b"back")
+        if opened.socket.poll(100):
+            break
+        back.close(linger=0)
+    assert opened.socket.recv_multipart() == [b"worker", b"back"]

@@ -401,3 +401,22 @@ def test_reasons_have_names():
     assert wire_module._reason(errno.EIO) == "EIO"
     assert wire_module._reason(-1) == "malformed"
     assert wire_module._reason(987654) == "errno 987654"
+
+
+@pytest.mark.parametrize("most_frames", [1, 1000])
+def test_half_a_message_of_an_xpub_is_dropped_and_counted(wire, context, most_frames):
+    publisher, peer = context.socket(zmq.XPUB), context.socket(zmq.XSUB)
+    publisher.bind("inproc://half")
+    peer.connect("inproc://half")
+    port = wire.port(publisher, None, most_frames)
+    peer.send(b"\1topic")
+    wait_readable(publisher)
+    assert port.drain(9) == [(b"\1topic",)]
+    peer.send_multipart([b"junk", b"\1topic"])  # libzmq takes the known subscription away, and says that more follows
+    wait_readable(publisher)
+    assert port.drain(9) == []
+    assert (port.dropped, port.incomplete) == (1, 1)
+    peer.send(b"\1next")
+    wait_readable(publisher)
+    assert port.drain(9) == [(b"\1next",)]
+    assert (port.dropped, port.incomplete) == (1, 1)

@@ -12,7 +12,8 @@ import pytest
 from scale0_core.broker import management
 from scale0_core.broker.negotiation import RunningConfig
 from scale0_core.broker.registry import Registry
-from scale0_core.broker.service import BrokerService, NetworkSockets
+from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.config.changes import Changes
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig
 from scale0_core.protocol.states import BrokerState
 from scale0_core.testing import Script
@@ -34,15 +35,19 @@ class MemoryStore:
         self.states: list[str] = []
         self.following: NetworkConfig | None = None
         self.error: Exception | None = None
+        self.changes = Changes()
 
     def save_state(self, state: str) -> None:
         if self.error is not None:
             raise self.error
         self.states.append(state)
 
-    def reload(self, known: RunningConfig) -> RunningConfig:
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
         if self.error is not None:
             raise self.error
+        return Reloaded(self._found(known), "broker.toml", self.changes)
+
+    def _found(self, known: RunningConfig) -> RunningConfig:
         if self.following is None:
             return known
         network = self.following

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
+from scale0_core.broker.door import BrokerSeat
 from scale0_core.broker.management import LOCK_SECONDS, MOST_CHECKS
+from scale0_core.broker.seat import Seat
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig, User
 from scale0_core.protocol.states import BrokerState
 
@@ -16,6 +20,22 @@ COMMANDS = {
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("quick_passwords")
+
+
+class Idle:
+    """A service of a plugin that does nothing."""
+
+    name = "idle"
+    endpoints: ClassVar[dict[str, Any]] = {}
+
+    def receive(self, socket: str, frames: Any, now: float) -> tuple[()]:
+        return ()
+
+    def next_deadline(self) -> None:
+        return None
+
+    def on_deadline(self, now: float) -> tuple[()]:
+        return ()
 
 
 def by(name: str, password: str = "secret") -> dict[str, str]:
@@ -422,11 +442,70 @@ def test_a_state_that_cannot_be_kept_is_told(talk):
     assert "No space left" in answer.options["message"]
 
 
+@pytest.mark.parametrize("command", ["disable", "enable"])
+def test_a_state_that_cannot_be_kept_is_not_entered(talk, command):
+    script = talk(job_delay=1.0)
+    script.join("w", "echo")
+    if command == "enable":
+        script.request("disable")
+        script.sleep(1)
+        script.heard()
+    before = script.broker.state
+    script.store.error = OSError(28, "No space left on device")
+    script.request(command)
+    assert script.broker.state is before, "nothing changes before it is on record"
+    script.sleep(1)
+    assert (script.one().code, script.broker.state) == (500, before), "and nobody was sent away"
+    script.store.error = None
+    script.request(command)
+    script.sleep(1)
+    assert script.broker.state is not before
+
+
+def test_the_last_of_several_changes_on_their_way_holds(talk):
+    script = talk(job_delay=1.0)
+    for command in ("disable", "enable", "disable"):
+        script.request(command)
+    script.sleep(3)
+    assert [message.result["state"] for message in script.heard()] == ["disabled", "active", "disabled"]
+    assert (script.store.states[-1], script.broker.state) == ("disabled", BrokerState.DISABLED)
+
+
+def test_the_owner_is_told_the_state_of_a_disabled_broker_and_nobody_else_is(talk):
+    script = talk(users=USERS, state=BrokerState.DISABLED)
+    assert script.ask("state").result["state"] == "disabled"
+    assert script.request("list_clients") == []
+    assert script.request("state", **by("ada")) == []
+
+
+@pytest.mark.parametrize("state", list(BrokerState))
+def test_services_of_plugins_have_the_state_of_the_broker(talk, state):
+    script, seat = talk(state=state), Seat(Idle())
+    BrokerSeat(script.broker).rule(seat)
+    assert seat.suspended == {"active": ""}.get(state.value, state.value)
+    script.store.error = OSError(28, "No space left on device")
+    script.request("disable")
+    assert seat.suspended == {"active": ""}.get(state.value, state.value)
+    script.store.error = None
+    script.request("disable")
+    assert seat.suspended == "disabled"
+    script.request("enable")
+    assert seat.suspended == ""
+
+
+def test_a_joining_broker_that_is_configured_lets_its_services_serve(talk):
+    script, seat = talk(state=BrokerState.JOINING), Seat(Idle())
+    BrokerSeat(script.broker).rule(seat)
+    assert seat.suspended == "joining"
+    script.request("reload_config")
+    assert seat.suspended == ""
+
+
 @pytest.mark.requirement("R67")
 def test_a_request_whose_password_was_being_compared_is_not_answered_once_disabled(talk):
     script = talk(users=USERS, job_delay=1.0)
-    script.request("state", **by("ada"))
     script.request("disable")
+    script.request("state", **by("ada"))
     script.sleep(1)
     assert [message.result for message in script.heard()] == [{"state": "disabled"}]
     script.request("enable", who="z", **by("ada"))

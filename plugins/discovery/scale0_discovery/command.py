@@ -251,6 +251,8 @@ def _subscribed(
 ) -> Iterator[zmq.Socket[bytes]]:
     import zmq
 
+    from scale0_core.client.link import client_socket
+
     if watch_address is None and address is not None:
         watch_address = f"{address}-watch" if address.startswith("ipc://") else None
         if watch_address is None:
@@ -258,8 +260,7 @@ def _subscribed(
                 "--watch-address is missing", f"changes are not published at {address}, which takes queries",
                 "nothing was asked", "give the address of the socket watch of the service discovery",
             )  # fmt: skip
-    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
-        socket.linger = 0
+    with zmq.Context() as context, client_socket(context, zmq.SUB) as socket:
         kit.connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
         for topic in following.topics:
             socket.subscribe(topic)

@@ -68,7 +68,6 @@ class MajordomoService(Observed):
                 max_message=settings.max_message,
                 blob_over=8 * KIB,
                 watch_peers=True,
-                options={"ROUTER_HANDOVER": 1},  # a worker with a fixed id that comes back is let in
             )
         }
         self._services: dict[bytes, Service] = {}

@@ -267,7 +267,8 @@ def test_two_brokers_on_one_machine_and_the_second_says_what_to_set(scale0_broke
     """By default both want the zguide's port; here it is another one, which nobody else may have."""
     first = scale0_broker(["majordomo"], {"plugin": {"majordomo": {"bind": ["tcp://127.0.0.1:*"]}}})
     address = first.address("majordomo", "requests")
-    second = scale0_broker(["majordomo"], {"plugin": {"majordomo": {"bind": [address]}}})
+    going_on = {"broker": {"keep_going": True}, "plugin": {"majordomo": {"bind": [address]}}}
+    second = scale0_broker(["majordomo"], going_on)
     told = second.wait_for("plugin majordomo could not be started")
     assert address in told["why"]
     assert "in use" in told["why"]

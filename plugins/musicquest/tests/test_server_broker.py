@@ -16,6 +16,7 @@ import zmq
 from scale0_core.api import BrokerContext
 from scale0_musicquest import wire
 from scale0_musicquest.server.plugin import scale0_services
+from scale0_musicquest.server.service import MOST_REPORTS
 from scale0_musicquest.server.settings import MusicServerSettings
 
 PATIENCE = 60.0
@@ -247,6 +248,31 @@ def test_a_broker_that_comes_late_and_is_restarted_learns_of_the_servers(scale0_
                 time.sleep(0.05)
             assert answer == [b"hello", server.address("musicquest-server", "clients").encode()]
             broker.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_few_reports_wait_for_a_broker_that_is_away(scale0_broker, tmp_path):
+    folder = Path(tempfile.mkdtemp(prefix="mq-"))
+    (tmp_path / "music").mkdir()
+    table = {"music": str(tmp_path / "music"), "clients": ANY_PORT, "children": ANY_PORT, "heartbeat": 0.1}
+    table["broker"] = f"ipc://{folder}/servers"
+    try:
+        server = scale0_broker.in_thread(["musicquest-server"], {"plugin": {"musicquest-server": table}})
+        counts = server.broker.running().counts["musicquest-server"]
+        end = time.monotonic() + PATIENCE
+        while not counts.undelivered["broker", "EAGAIN"]:  # then no more of them wait
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as broker:
+            broker.linger = 0
+            broker.bind(table["broker"])
+            assert broker.poll(PATIENCE * 1000)
+            sequences = []
+            while broker.poll(50):
+                sequences.append(json.loads(broker.recv_multipart()[-1])["sequence"])
+        assert len(sequences) <= MOST_REPORTS + 1
+        server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import attrs
 import zmq
 
+from scale0_core.api import Scale0Error
+from scale0_core.client.link import RECONNECTING, Link
 from scale0_spark.plans import HEADER, Answer, read_answer
 
 MOST_OPEN = 64
@@ -46,40 +48,41 @@ class _Line:
     """One server, and what it is asked."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, now: float) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.maxmsgsize = MOST_IN_FRAME
-        self.socket.immediate = True  # so that "sent" means that somebody was there
         self.waiting: deque[tuple[int, Question]] = deque()
         self.open: dict[bytes, int] = {}
         self.heard = now
         self.fault = ""
+        self.link: Link | None = None
         try:
-            self.socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            self.fault = f"not an address: {error}"
+            self.link = Link(context, endpoint, options={**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME})
+        except Scale0Error as error:
+            self.fault = f"not an address: {error.problem.why}"
 
     @property
     def done(self) -> bool:
         return not self.waiting and not self.open
 
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """What to wait for: answers, and what happens to the connection."""
+        return [socket for socket in (self.link.socket, self.link.monitor) if socket] if self.link else []
+
     def send(self) -> None:
-        while self.waiting and len(self.open) < MOST_OPEN:
-            number, question = self.waiting[0]
+        """Send what may be sent; only when there is a connection, so that "sent" means that somebody was there."""
+        if self.link is None:
+            return
+        self.link.look_for_breaks()
+        while self.link.connected and self.waiting and len(self.open) < MOST_OPEN:
+            number, question = self.waiting.popleft()
             tag = b"%d" % number
-            try:
-                self.socket.send_multipart((HEADER, question.word, tag, *question.rest), zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            self.waiting.popleft()
+            self.link.send((HEADER, question.word, tag, *question.rest))
             self.open[tag] = number
 
     def receive(self, now: float) -> Iterable[tuple[int, Answer]]:
         """Give the answers that are there; what nobody asked for is left alone."""
         for _ in range(MOST_AT_ONCE):
-            try:
-                frames = self.socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
+            frames = None if self.link is None else self.link.receive(0)
+            if frames is None:
                 return
             found = read_answer(frames)
             if found is not None and found[0] in self.open:
@@ -88,7 +91,7 @@ class _Line:
 
     def give_up(self, when: str) -> Iterable[tuple[int, Silence]]:
         """Give all that is left without an answer."""
-        reached = "no answer" if self.open else "nobody is there"
+        reached = "no answer" if self.link is not None and self.link.up else "nobody is there"
         why = self.fault or f"{reached} {when}"
         numbers = [*self.open.values(), *(number for number, _ in self.waiting)]
         self.open.clear()
@@ -115,7 +118,8 @@ def ask_all(questions: Sequence[Question], timeout: float) -> list[Answer | Sile
                 _talk(list(lines.values()), answers, timeout, end)
             finally:
                 for line in lines.values():
-                    line.socket.close()
+                    if line.link is not None:
+                        line.link.drop()
     return [answers[number] for number in range(len(questions))]
 
 
@@ -123,7 +127,8 @@ def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout:
     """Ask until all have answered or are given up."""
     poller = zmq.Poller()
     for line in lines:
-        poller.register(line.socket, zmq.POLLIN)
+        for socket in line.sockets:
+            poller.register(socket, zmq.POLLIN)
     active = list(lines)
     while active:
         for line in active:
@@ -137,5 +142,6 @@ def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout:
             elif now > end:
                 answers.update(line.give_up(f"before all had {timeout * MOST_SILENCES:g} s"))
             if line.done:
-                poller.unregister(line.socket)  # what it says from now on would wake us up in vain
+                for socket in line.sockets:  # what they say from now on would wake us up in vain
+                    poller.unregister(socket)
         active = [line for line in active if not line.done]

@@ -116,3 +116,9 @@ def test_one_that_answers_just_in_time_again_and_again_is_given_up(served, monke
 def test_an_address_that_is_none_is_told():
     (found,) = ask_all([Question("tcp://not an address", b"stat")], 1.0)
     assert "not an address" in found.why
+
+
+def test_an_address_where_nobody_listens_is_told_apart_from_one_that_does_not_answer(served):
+    silent = served(lambda *question: None)
+    found = ask_all([Question("tcp://127.0.0.1:1", b"stat"), Question(silent.endpoint, b"stat")], 1.0)
+    assert found == [Silence("nobody is there within 1 s"), Silence("no answer within 1 s")]

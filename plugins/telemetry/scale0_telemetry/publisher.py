@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import zmq
 
-from scale0_core.api import MIB, get_logger, printable
+from scale0_core.api import MIB, Scale0Error, get_logger, printable
+from scale0_core.client.link import Link
 from scale0_telemetry.columns import Batch
 from scale0_telemetry.schema import SCHEMA
 
@@ -47,6 +48,9 @@ GOODBYE = 0.5
 
 PATIENCE = 0.05
 """Seconds that a step waits for an answer, or for a connection; it comes in the next step otherwise."""
+
+RECONNECT = 0.1
+"""Seconds between two tries to connect."""
 
 ROOM = 1.0
 """Seconds that a burst waits for room here, before events are dropped; once, until the pipe takes something again."""
@@ -144,7 +148,7 @@ class Publisher:
         self._stuck = False
         """Whether nothing was taken since there was no more room here."""
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._socket: zmq.Socket[bytes] | None = None
+        self._link: Link | None = None
 
     def put(self, batches: Sequence[Batch]) -> None:
         """Take batches; they go out with the next step."""
@@ -161,13 +165,16 @@ class Publisher:
     def _converse(self, patience: float) -> None:
         end = time.monotonic() + patience
         while self._asked is not None or self._ask(end):
-            socket = self._connected()
-            if not socket.poll(_left(end)):
-                if self._asked is not None and time.monotonic() - self._asked > SILENCE:
+            link = self._connected()
+            answer = link.receive(_left(end))
+            if answer is None:
+                if link.broken:
+                    self._disconnect()
+                elif self._asked is not None and time.monotonic() - self._asked > SILENCE:
                     self._tell("the pipe does not answer; it is asked again", pipe=printable(self._pipe))
                     self._disconnect()
                 return
-            if not self._answered(socket.recv_multipart()):
+            if not self._answered(answer):
                 return
 
     def give_up(self) -> None:
@@ -179,7 +186,7 @@ class Publisher:
 
     def close(self, patience: float = 0.0) -> None:
         """Close the socket; before that the pipe, if there is time for it."""
-        if patience and self._socket is not None:
+        if patience and self._link is not None:
             self._leaving, self._known, self._asked = True, False, None  # what else was asked is not waited for
             self.step(patience)
         self._disconnect()
@@ -220,15 +227,18 @@ class Publisher:
         if not request:
             return False
         try:
-            socket = self._connected()
-            if not socket.poll(_left(end), zmq.POLLOUT):
+            link = self._connected()
+        except Scale0Error as error:
+            self._tell("the pipe cannot be reached", error=error.problem.why)
+            return False
+        # what waits, waits here and is counted: a socket that is not connected yet would take it as well
+        while not link.wait_until_connected(_left(end)):
+            if not link.broken or not (left := _left(end)):
                 return False
-            socket.send_multipart(request, zmq.DONTWAIT)
-        except zmq.Again:
-            return False
-        except zmq.ZMQError as error:
-            self._tell("the pipe cannot be reached", error=str(error))
-            return False
+            self._disconnect()
+            time.sleep(min(RECONNECT, left))
+            link = self._connected()
+        link.send(tuple(request))
         self._asked, self._verb, self._in_flight = time.monotonic(), request[0], count
         return True
 
@@ -298,24 +308,16 @@ class Publisher:
             self._bytes -= len(self._chunks.popleft().data)
         self._first += count
 
-    def _connected(self) -> zmq.Socket[bytes]:
-        if self._socket is None:
+    def _connected(self) -> Link:
+        if self._link is None:
             self._context = self._context or zmq.Context()
-            socket = self._context.socket(zmq.DEALER)
-            socket.linger = 0
-            socket.immediate = True  # so that what waits, waits here and is counted
-            try:
-                socket.connect(self._address)
-            except zmq.ZMQError:
-                socket.close()
-                raise
-            self._socket = socket
-        return self._socket
+            self._link = Link(self._context, self._address)
+        return self._link
 
     def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
         self._linked = self._linked and self._made is not None  # rather a link too many than another's
         self._known, self._asked, self._in_flight = False, None, 0
 
@@ -325,9 +327,9 @@ class Publisher:
             LOG.warning(text, address=self._address, **about)
 
 
-def _left(end: float) -> int:
-    """Give the milliseconds until then."""
-    return max(0, round((end - time.monotonic()) * 1000))
+def _left(end: float) -> float:
+    """Return the seconds until then."""
+    return max(0.0, end - time.monotonic())
 
 
 def _made_in(answer: Sequence[bytes]) -> float | None:

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, events
 from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, Publisher, cut
+from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
@@ -295,6 +296,44 @@ def test_an_address_that_is_none_is_no_error():
     publisher.give_up()
     publisher.close()
     assert publisher.lost == {"pipe": 1}
+
+
+def test_a_broker_that_comes_late_gets_nothing_that_waited_in_a_socket(tmp_path_factory):
+    address = f"ipc://{tmp_path_factory.mktemp('p')}/late"
+    publisher = Publisher(address, b"events", b"me", 1 << 20)
+    columns = Columns("left", 7)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as broker:
+        broker.linger = 0
+        for _ in range(10):  # each of these steps would send an OPEN if anybody were there
+            publisher.put(columns.convert([(NOON, [("scale0", [TASK])])]))
+            publisher.step(0.01)
+        broker.bind(address)
+        while not broker.poll(20):
+            publisher.step(0.02)
+        assert broker.recv_multipart()[1:] == [b"OPEN", b"events"]
+        publisher.step(0.05)
+        assert not broker.poll(50), "it was asked once"
+        publisher.give_up()
+        publisher.close()
+    assert publisher.lost == {"pipe": 10}
+
+
+def test_a_request_is_repeated_as_soon_as_its_connection_breaks(tmp_path_factory):
+    address = f"ipc://{tmp_path_factory.mktemp('p')}/flaps"
+    publisher = Publisher(address, b"events", b"me", 1 << 20)
+    publisher.put(Columns("left", 7).convert([(NOON, [("scale0", [TASK])])]))
+    end = time.monotonic() + SILENCE / 2
+    with zmq.Context() as context:
+        for _ in range(2):  # the broker dies with the first request, and its successor is asked without waiting long
+            with context.socket(zmq.ROUTER) as broker:
+                broker.linger = 0
+                broker.bind(address)
+                while not broker.poll(20):
+                    assert time.monotonic() < end
+                    publisher.step(0.02)
+                assert broker.recv_multipart()[1:] == [b"OPEN", b"events"]
+    publisher.give_up()
+    publisher.close()
 
 
 MADE = b'{"made": 1, "links": 1}'

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import zmq
 
 from scale0_core.api import Scale0Error, get_logger
@@ -35,25 +33,15 @@ class AddressError(Scale0Error):
 class Link(core.Link):
     """A DEALER socket for one connection, and the monitor that tells when it came about and when it broke."""
 
+    options = OPTIONS
+
     def __init__(self, context: zmq.Context[core.Socket], address: str, linger_ms: int) -> None:
-        self.address = address
-        self.socket = context.socket(zmq.DEALER)
-        self.outbox = deque()
-        self.events = deque()
-        self.up = False
-        self.monitor = None
         try:
-            for option, value in OPTIONS.items():
-                self.socket.setsockopt(option, value)
-            self.socket.setsockopt(zmq.LINGER, linger_ms)
-            self.socket.setsockopt(zmq.IPV6, 1)
-            self.monitor = self.socket.get_monitor_socket(core.EVENTS)
-            self.monitor.setsockopt(zmq.LINGER, 0)
-            self.socket.connect(address)
-        except zmq.ZMQError as error:
-            self.close()
+            super().__init__(context, address, linger_ms)
+        except Scale0Error as error:
             example = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path"
-            raise AddressError(f"cannot connect to {address}", str(error), "nothing is sent", example) from error
+            problem = error.problem
+            raise AddressError(problem.what, problem.why, problem.consequence, example) from error
 
 
 class Engine(core.Engine):

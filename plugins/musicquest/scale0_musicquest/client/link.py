@@ -13,7 +13,7 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.link import Link
+from scale0_core.client.link import RECONNECTING, Link, client_socket
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     MusicError,
@@ -41,10 +41,12 @@ def new_tag() -> bytes:
 def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
     """Ask the broker by a REQ socket of its own, which is never stuck for that; None when there is no answer."""
     by = time.monotonic() + timeout
-    with contextlib.suppress(zmq.ZMQError), zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * wire.MAX_JSON)
+    options = {**RECONNECTING, zmq.MAXMSGSIZE: 2 * wire.MAX_JSON}
+    with (
+        contextlib.suppress(zmq.ZMQError),
+        zmq.Context() as context,
+        client_socket(context, zmq.REQ, options) as socket,
+    ):
         socket.connect(address)
         socket.send_multipart(request)
         while not given_up() and (left := by - time.monotonic()) > 0:
@@ -54,25 +56,11 @@ def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable
 
 
 class HolderLink(Link):
-    """A connection to a holder, and what is known of it."""
-
-    def __init__(self, context: zmq.Context[Socket], address: str) -> None:
-        super().__init__(context, address, 0)
-        self.broken = False
+    """A connection to a holder."""
 
     def polled(self) -> list[tuple[Socket, int]]:
         """Give what to wait for: messages, and what happens to the connection."""
         return [(socket, int(zmq.POLLIN)) for socket in (self.socket, self.monitor) if socket is not None]
-
-    def look_for_breaks(self) -> bool:
-        """Say whether the connection is no more, or did not come about."""
-        self.look()
-        while self.events:
-            if self.events.popleft():
-                self.up = True
-            else:
-                self.broken = True
-        return self.broken
 
 
 class Links:

@@ -56,6 +56,8 @@ LOG = get_logger("plugin.musicquest-server")
 
 NAME = "musicquest-server"
 MOST_LISTED = 1_000
+MOST_REPORTS = 4
+"""Reports that wait for a broker that is away; further ones are written anew."""
 MOST_UNTAKEN = 128
 """Fewer would hold up a client that has a thousand searches answered at once."""
 LONGEST_IDENT = 50
@@ -555,8 +557,8 @@ def _endpoints(settings: MusicServerSettings) -> Mapping[str, Endpoint]:
         HOLDERS: Endpoint(kind=SocketKind.ROUTER, max_message=MAX_CHUNK),
     }
     if settings.broker:
-        # a report that cannot be delivered is better written anew than kept
-        endpoints[BROKER] = Endpoint(kind=SocketKind.DEALER, connect=settings.broker, options={"IMMEDIATE": 1})
+        # a report that cannot be delivered is better written anew than kept: few wait for a broker that is away
+        endpoints[BROKER] = Endpoint(kind=SocketKind.DEALER, connect=settings.broker, options={"SNDHWM": MOST_REPORTS})
     return endpoints
 
 

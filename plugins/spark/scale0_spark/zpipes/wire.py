@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import zmq
 
+from scale0_core.client.link import RECONNECTING, client_socket
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
 from scale0_spark.zpipes.payloads import columns_in
 
@@ -97,11 +98,8 @@ class Pipes:
     def _send(self, frames: tuple[Any, ...]) -> None:
         self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
         if self._socket is None:
-            self._socket = zmq.Context.instance().socket(zmq.DEALER)
-            self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_IN_FRAME)
-            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            options = {**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME}
+            self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, options)
             try:
                 self._socket.connect(self._address)
             except zmq.ZMQError as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import zmq
 
+from scale0_core.client import link as core
 from scale0_core.client.listening import why_nobody_listens
 from scale0_zpipes.client.errors import PipeError, Stage, nobody_there
 from scale0_zpipes.client.session import Session
@@ -20,7 +21,6 @@ from scale0_zpipes.client.session import Session
 BATCH = 100
 """Messages taken in one turn, so that deadlines and sends have theirs."""
 
-NEVER_MS = 86_400_000
 LAST_WORDS_MS = 200
 """How long last words have to leave."""
 
@@ -28,19 +28,12 @@ LAST_WORDS_MS = 200
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 OPTIONS = {
+    **core.OPTIONS,
     # a session has a bound of its own for what is under way
     zmq.SNDHWM: 0,
     zmq.RCVHWM: 0,
-    # A socket has one connection in its life, and the engine makes another socket for the next: else what was meant for
-    # a broker that died would go to its successor. IMMEDIATE or RECONNECT_IVL -1 would make libzmq 4.3.5 abort.
-    zmq.IMMEDIATE: 0,
-    zmq.RECONNECT_IVL: NEVER_MS,
-    zmq.HANDSHAKE_IVL: 5000,
-    zmq.CONNECT_TIMEOUT: 5000,
-    zmq.HEARTBEAT_IVL: 5000,
-    zmq.HEARTBEAT_TIMEOUT: 20_000,
-    zmq.TCP_KEEPALIVE: 1,
-    zmq.IPV6: 1,
+    # how large a chunk may be is the broker's to say
+    zmq.MAXMSGSIZE: -1,
 }
 
 Socket = zmq.Socket[bytes]
@@ -88,11 +81,9 @@ class Link:
     """A DEALER socket for one connection, and the monitor that tells when it is there and when it broke."""
 
     def __init__(self, context: zmq.Context[Socket], address: str) -> None:
-        self.socket = context.socket(zmq.DEALER)
+        self.socket = core.client_socket(context, zmq.DEALER, OPTIONS)
         self.monitor: Socket | None = None
         try:
-            for option, value in OPTIONS.items():
-                self.socket.setsockopt(option, value)
             self.monitor = self.socket.get_monitor_socket(EVENTS)
             self.monitor.setsockopt(zmq.LINGER, 0)
             self.socket.connect(address)

@@ -1,0 +1,9 @@
+"""The service of a broker that is disabled."""
+
+from __future__ import annotations
+
+from scale0_core.testing import check_disabled
+
+
+def test_it_is_silent_while_the_broker_is_disabled(scale0_broker):
+    check_disabled(scale0_broker(["zpipes"]), "zpipes", "pipes", [b"PING"])

@@ -33,6 +33,7 @@ from scale0_zpipes.keeper import Keeper
 from scale0_zpipes.ordering import OVERHEAD, OVERTAKING
 from scale0_zpipes.pipe import PRODUCER, BlockedWrite, Log, Pipe, Waiting
 from scale0_zpipes.readers import Readers, use_nameless
+from scale0_zpipes.rows import group_row, pipe_row, stream_row
 from scale0_zpipes.settings import ZpipesSettings
 from scale0_zpipes.staging import MAX_MOVED, Staging
 from scale0_zpipes.stock import Stock, TooLarge, group_of
@@ -56,8 +57,6 @@ MAX_HELD = 100_000
 SWEEP_SLICE = 1000
 SWEEP_PAUSE = 0.01
 NEVER = float("inf")
-ACTIVE = 10.0
-"""Seconds for which a pipe that was written to counts as having a writer."""
 
 
 Method = Callable[["ZpipesService", Frames, Frames, float], Iterable[Effect]]
@@ -585,7 +584,7 @@ class ZpipesService:
 
     def _list_groups(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         log = self._stock.pipe(arguments[0]).log
-        rows = [] if log is None else [_group_row(log, group, *waits) for group, waits in log.behind().items()]
+        rows = [] if log is None else [group_row(log, group, *waits) for group, waits in log.behind().items()]
         return [(SOCKET, (*envelope, b"GROUPS", json.dumps({"groups": rows}).encode()))]
 
     def _without(self, pipe: Pipe, log: Log, group: bytes) -> list[int]:
@@ -637,7 +636,8 @@ class ZpipesService:
         return [*effects, (SOCKET, (*envelope, *says)), *self._forget_if_unused(pipe, now)]
 
     def _info(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
-        row = self._row(self._stock.pipe(arguments[0]), now)
+        pipe = self._stock.pipe(arguments[0])
+        row = pipe_row(pipe, self._stock.max_chunk, self._writers.waiting(pipe), now)
         return [(SOCKET, (*envelope, b"INFO", json.dumps(row).encode()))]
 
     def _list(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
@@ -645,9 +645,12 @@ class ZpipesService:
         limit = number_in(arguments[2], "the limit", MAX_LISTED) if len(arguments) > 2 else MAX_LISTED
         names = sorted(name for name in self._pipes if name.startswith(prefix) and name > after)
         told = {
-            "pipes": [self._row(self._pipes[name], now) for name in names[:limit]],
+            "pipes": [
+                pipe_row(pipe, self._stock.max_chunk, self._writers.waiting(pipe), now)
+                for pipe in map(self._pipes.__getitem__, names[:limit])
+            ],
             "more": names[limit - 1].hex() if 0 < limit < len(names) else None,
-            "streams": [] if after else [_stream_row(row) for row in self._streams.rows()[:limit]],
+            "streams": [] if after else [stream_row(row) for row in self._streams.rows()[:limit]],
         }
         return [(SOCKET, (*envelope, b"LIST", json.dumps(told).encode()))]
 
@@ -704,37 +707,6 @@ class ZpipesService:
         self._sweep_due = now + (SWEEP_PAUSE if self._sweep else self._sweep_every)
         return effects
 
-    def _row(self, pipe: Pipe, now: float) -> dict[str, Any]:
-        log = pipe.log
-        written = pipe.written - pipe.recovered
-        read = max(0, pipe.written - pipe.depth - pipe.gone_before)
-        then, written_then, read_then = pipe.looked or (now, written, read)
-        seconds = max(now - then, 0.001)
-        rates = (written - written_then) / seconds, (read - read_then) / seconds
-        if pipe.looked is None or seconds >= 0.5:
-            pipe.looked = (now, written, read)
-        return {
-            "name": _text(pipe.name),
-            "id": pipe.name.hex(),
-            "made": pipe.made,
-            "chunks": pipe.depth,
-            "bytes": pipe.bytes,
-            "first": pipe.first,
-            "next": pipe.following,
-            "links": pipe.links,
-            "writers": len(pipe.turns) if pipe.turns else int(bool(pipe.queue) or now - pipe.wrote < ACTIVE),
-            "readers": len(pipe.waiting or ()) + (len(log.fetching) if log else 0),
-            "blocked": self._writers.waiting(pipe),
-            "max_chunk": self._stock.max_chunk,
-            "durable": bool(log and log.kept),
-            "written": written,
-            "read": read,
-            "write_rate": round(rates[0], 1),
-            "read_rate": round(max(0.0, rates[1]), 1),
-            "idle": round(max(0.0, now - max(pipe.heard, pipe.wrote)), 3),
-            "groups": {_text(group): {"next": upto + 1} for group, upto in log.groups.items()} if log else {},
-        }
-
     COMMANDS: ClassVar[Mapping[bytes, tuple[Method, int, int]]] = {
         b"OPEN": (_open, 1, 2),
         b"CLOSE": (_close, 1, 1),
@@ -754,22 +726,3 @@ class ZpipesService:
         b"PING": (_ping, 0, 0),
     }
     """Each command with the least and the most frames that follow it."""
-
-
-def _group_row(log: Log, group: bytes, chunks: int, size: int) -> dict[str, Any]:
-    return {
-        "name": _text(group),
-        "id": group.hex(),
-        "next": log.groups[group] + 1,
-        "chunks": chunks,
-        "bytes": size,
-        "lease": log.leases.get(group),
-    }
-
-
-def _stream_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "name": _text(row["name"]), "id": row["name"].hex()}
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from scale0_core.api import KIB, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
 from scale0_zpipes.activity import Activity

@@ -18,6 +18,7 @@ PROBE = b"PROBE"
 SAYS_OK: Frames = (OK,)
 
 MAX_NAME = 255
+LONGEST_COMMAND = 16
 LONGEST_WAIT_MS = 86_400_000
 
 Answering: TypeAlias = Callable[[JobResult, float], Iterable[Effect]]
@@ -31,6 +32,12 @@ class Refusal(Exception):  # noqa: N818 (it is an answer)
         super().__init__(code, reason)
         self.frames: Frames = (ERROR, b"%d" % code, reason.encode())
         self.before = before
+
+
+def command_in(frames: Frames) -> tuple[int, bytes]:
+    """Return where the command of a request is, behind a REQ socket's empty frame, and the command; or b""."""
+    start = 2 if len(frames) > 1 and not len(frames[1]) else 1
+    return start, bytes(frames[start]) if len(frames) > start and len(frames[start]) <= LONGEST_COMMAND else b""
 
 
 def number_in(frame: bytes, what: str, largest: int = 2**63 - 1) -> int:

@@ -9,10 +9,14 @@ from itertools import accumulate
 from typing import Any
 
 from scale0_core.api import Frames
+from scale0_zpipes.turns import NEVER, Turn, Turns
 
 PRODUCER = b"\0\0PUT:"
 """In front of a writer's own id, so that it is nobody's routing id."""
 
+
+MANY_WRITERS = 1000
+"""So many writers of a pipe are remembered that have nothing waiting."""
 
 _STRIDE = 1024
 """So many chunks are looked up at a time."""
@@ -21,7 +25,7 @@ _STRIDE = 1024
 class Waiting:
     """A read that waits and is not a plain READ: it has a time limit, or wants many chunks."""
 
-    __slots__ = ("chunks", "columns", "envelope", "over", "size", "start")
+    __slots__ = ("chunks", "columns", "envelope", "late", "over", "refusal", "size", "start", "times")
 
     def __init__(
         self, envelope: Frames, chunks: int = 0, size: int = 0, start: int = 0, *, columns: bool = False
@@ -35,21 +39,34 @@ class Waiting:
         self.columns = columns
         """Whether it is a ROWS, which wants its answer in columns."""
         self.over = False
+        """Whether it is answered."""
+        self.late = False
+        """Whether its time is over, though it is not answered: one that came before it still waits."""
+        self.refusal: Frames = ()
+        """What it is refused with when its turn comes,"""
+        self.times = 1
+        """and how many reads stand here that are refused alike."""
 
 
 class BlockedWrite:
     """A write whose answer waits for room."""
 
-    __slots__ = ("chunks", "envelope", "first", "over", "producer", "size")
+    __slots__ = ("chunks", "cost", "envelope", "first", "producer", "size")
 
     def __init__(self, envelope: Frames, chunks: list[bytes], size: int, producer: bytes = b"", first: int = 0) -> None:
         self.envelope = envelope
         self.chunks = chunks
         self.size = size
+        self.cost = 0
+        """What it takes of the memory for writes that wait."""
         self.producer = producer
         """The writer's own id, of a PUT; empty for a WRITE."""
         self.first = first
-        self.over = False
+
+    @property
+    def peer(self) -> bytes:
+        """The connection that it came on."""
+        return self.envelope[0]
 
     @property
     def writer(self) -> bytes:
@@ -175,15 +192,15 @@ class Log:
 class Pipe:
     """A queue of chunks with several writers and one reader.
 
-    Most pipes have one writer at a time, whose chunks lie in ``queue``. When a second one comes while chunks wait,
-    ``fair`` has a queue for each, ``turns`` says whose turn it is, and ``queue`` keeps what comes first. In a pipe
-    with a log the queues hold numbers instead of chunks.
+    Most pipes have one writer at a time, whose chunks lie in ``queue``. When a second one comes while chunks wait, or
+    the one closes, ``turns`` has what each has waiting, and ``queue`` keeps what comes first. In a pipe with a log
+    the queues hold numbers instead of chunks.
     """
 
     __slots__ = (
-        "blocked", "bytes", "came", "depth", "fair", "gone_before", "heard", "lease", "lent", "links", "log", "looked",
-        "lost", "made", "name", "producers", "queue", "reader", "reads_others", "recovered", "turns", "waiting",
-        "was_read", "writer", "written", "wrote",
+        "began", "blocked", "bytes", "came", "depth", "gone_before", "heard", "lease", "lent", "links", "log", "looked",
+        "lost", "made", "name", "producers", "queue", "reader", "reads_others", "recovered", "since", "tick", "turns",
+        "waiting", "was_read", "writer", "writer_peer", "written", "wrote",
     )  # fmt: skip
 
     def __init__(self, name: bytes, now: float) -> None:
@@ -208,8 +225,15 @@ class Pipe:
         """How many chunks could not be read from the disk when the broker started."""
         self.queue: deque[Any] | None = None
         self.writer = b""
-        self.fair: dict[bytes, deque[Any]] | None = None
-        self.turns: deque[bytes] | None = None
+        """Whose chunks lie in ``queue``, when there are no turns."""
+        self.writer_peer = b""
+        self.since = 0
+        """When that writer began."""
+        self.tick = 0
+        """Counts writers that begin or leave."""
+        self.began: dict[bytes, tuple[int, bytes]] | None = None
+        """When other writers began that have not closed, and on which connection they wrote last."""
+        self.turns: Turns | None = None
         self.waiting: deque[Frames | Waiting] | None = None
         """Reads that wait: the envelope of a plain READ, or a Waiting."""
         self.reader: bytes | None = None
@@ -230,37 +254,97 @@ class Pipe:
         """When somebody last looked at the pipe, and how much was written and read by then."""
 
     def push(self, writer: bytes, item: Any) -> None:
-        """Put a chunk, or its number, behind the others of its writer."""
-        queue, fair = self.queue, self.fair
-        if fair is None:
-            if queue is None:
-                queue = self.queue = deque()
-            if self.writer == writer or not queue:
-                self.writer = writer
-                queue.append(item)
-                return
-            fair = self.fair = {self.writer: queue}
-            self.turns = deque((self.writer,))
-            self.queue = deque()
-        mine = fair.get(writer)
-        if mine is None:
-            mine = fair[writer] = deque()
-            if self.turns is not None:
-                self.turns.append(writer)
-        mine.append(item)
+        """Put a chunk, or its number, behind the others of a connection that has just written it."""
+        if self.turns is not None:
+            self.heard_from(writer, NEVER)
+        self.push_all(writer, (item,), writer)
 
-    def push_all(self, writer: bytes, items: Iterable[Any]) -> None:
-        """Put many behind the others of their writer."""
-        some = iter(items)
-        for item in some:
-            self.push(writer, item)
-            mine = self.queue if self.fair is None else self.fair[writer]
-            if mine is not None:
-                mine.extend(some)
+    def push_all(self, writer: bytes, items: Iterable[Any], peer: bytes) -> None:
+        """Put many behind the others of their writer, which wrote on this connection last."""
+        some = deque(items)
+        if not some:
+            return
+        if self.turns is None and self.writer != writer:
+            if self.queue:
+                self._take_turns()
+            else:
+                self._become(writer)
+        if self.turns is None:
+            self.writer_peer = peer
+            if self.queue is None:
+                self.queue = some
+            else:
+                self.queue.extend(some)
+        elif (turn := self.turns.get(writer)) is None:
+            self.turns.add(Turn(writer, peer, self._began(writer), some, self.wrote))
+        else:
+            turn.heard, turn.peer = self.wrote, peer
+            turn.items.extend(some)
+
+    def _take_turns(self) -> Turns:
+        """Go on with turns; what is in the queue is that of the one writer so far."""
+        turns = self.turns = Turns()
+        if self.queue:
+            turns.add(Turn(self.writer, self.writer_peer, self.since, self.queue, self.wrote))
+        elif self.writer:
+            self._note_begin(self.writer, self.since, self.writer_peer)
+        self.queue, self.writer = deque(), b""
+        return turns
+
+    def _become(self, writer: bytes) -> None:
+        """Let a writer be the only one that has chunks waiting."""
+        if self.writer:
+            self._note_begin(self.writer, self.since, self.writer_peer)
+        self.writer, self.since = writer, self._began(writer)
+
+    def _began(self, writer: bytes) -> int:
+        """Say when a writer began: now, unless it has written before and not closed since."""
+        if self.began is not None and writer in self.began:
+            return self.began.pop(writer)[0]
+        self.tick += 1
+        return self.tick
+
+    def _note_begin(self, writer: bytes, since: int, peer: bytes) -> None:
+        if self.began is None:
+            self.began = {}
+        self.began[writer] = (since, peer)
+        if len(self.began) > MANY_WRITERS:  # most of them are gone without having closed
+            del self.began[next(iter(self.began))]
+
+    def left(self, peer: bytes) -> None:
+        """Note that whoever wrote on this connection has closed: what it left comes before that of later writers."""
+        self.tick += 1
+        if self.began:
+            self.began = {key: known for key, known in self.began.items() if known[1] != peer}
+        if self.turns is None and self.writer and self.writer_peer == peer:
+            if not self.queue:
+                self.writer = b""
+                return
+            self._take_turns()
+        for turn in [turn for turn in self.turns or () if turn.peer == peer]:
+            self.turns.close(turn, self.tick)  # type: ignore[union-attr]
+
+    def heard_from(self, writer: bytes, when: float) -> None:
+        """Note that a writer sent something at that time: if it was taken for gone before, it is not."""
+        turn = self.turns.get(writer) if self.turns is not None else None
+        if turn is not None and self.turns is not None and turn.until != NEVER and turn.gone < when:
+            self.turns.revive(turn)
+
+    def lose(self, turn: Turn, now: float) -> None:
+        """Note that a writer is gone without having closed."""
+        if self.turns is not None and self.turns.get(turn.key) is turn:
+            self.tick += 1
+            self.turns.lose(turn, self.tick, now)
+
+    def silent_since(self, when: float) -> list[Turn]:
+        """List the writers that left chunks and were not heard after that time."""
+        if self.turns is None and self.writer and self.queue and self.wrote <= when:
+            self._take_turns()
+        return [turn for turn in self.turns or () if turn.heard <= when and turn.until == NEVER]
 
     def pop_all(self) -> list[Any]:
         """Take all, in the order in which ``pop`` gives them."""
-        if self.fair is None:
+        if self.turns is None:
             items, self.queue = list(self.queue or ()), None
             return items
         items = []
@@ -272,40 +356,42 @@ class Pipe:
         """Take the next chunk, or its number: what was given back first, then each writer in turn."""
         if self.queue:
             return self.queue.popleft()
-        fair, turns = self.fair, self.turns
-        if not fair or not turns:
+        turns = self.turns
+        if not turns:
             raise IndexError("the pipe is empty")
-        mine = fair[turns[0]]
-        item = mine.popleft()
-        if mine:
-            turns.rotate(-1)
-        else:
-            del fair[turns.popleft()]
-            if len(fair) <= 1:
-                self.writer, self.queue = fair.popitem() if fair else (b"", self.queue)
-                self.fair = self.turns = None
+        item, done = turns.pop()
+        if done is not None:
+            self._note_begin(done.key, done.since, done.peer)
+        if not turns:
+            self.turns = None
+        elif (last := turns.only) is not None:
+            self.writer, self.writer_peer, self.since, self.queue = last.key, last.peer, last.since, last.items
+            self.turns = None
         return item
 
     def comes_first(self, items: Iterable[Any]) -> None:
         """Let these be read before whatever is written from now on, so that no writer overtakes itself."""
         self.queue = deque(items)
-        self.fair, self.turns = ({}, deque()) if self.queue else (None, None)
+        self.writer, self.turns = b"", Turns() if self.queue else None
 
     def give_back(self, items: Iterable[Any], place: int = 0) -> None:
         """Put what was popped, oldest first, back to the head, or behind so many that were put back just now."""
-        if self.fair is None:
-            self.fair = {self.writer: self.queue} if self.queue else {}
-            self.turns = deque(self.fair)
-            self.queue = None
+        if self.turns is None:
+            self._take_turns()
         if self.queue is None:
             self.queue = deque()
         for item in reversed(list(items)):
             self.queue.insert(place, item)
 
+    def throw_away(self) -> None:
+        """Be rid of all that the nameless reader was not given yet."""
+        self.queue = self.turns = None
+        self.writer = b""
+
     @property
     def readable(self) -> bool:
         """Whether there is something that the nameless reader was not given yet."""
-        return bool(self.queue or self.fair)
+        return bool(self.queue or self.turns)
 
     @property
     def first(self) -> int:

@@ -18,6 +18,8 @@ LOG = get_logger("plugin.zpipes")
 MOST_IN_COLUMNS = 2**31 - 1
 """Bytes that an answer in columns may have: its offsets have 4 bytes."""
 
+TOO_MANY = Refusal(429, "too many reads wait at this pipe")
+
 SETTLE_AFTER = 0.001
 """Seconds after which a chunk is known to be delivered: when it was sent, or came back, the same turn is still on."""
 
@@ -29,7 +31,10 @@ class Readers:
         self._stock = stock
         self._keeper = keeper
         self._pipes_of: dict[bytes, set[Pipe]] = {}
-        self._lost = float("-inf")
+        self.lost = float("-inf")
+        """When a connection was lost last."""
+        self.refusing: set[Pipe] = set()
+        """Pipes at which reads stand that get no chunk, but must wait for their turn."""
         self.timers: Timers[Waiting] = Timers()
         self._delivered: list[tuple[Frames, Pipe, int]] = []
         """Chunks delivered at ``_delivered_at`` of which it must be known where they came from."""
@@ -50,7 +55,7 @@ class Readers:
 
     def connection_lost(self, now: float) -> None:
         """Note that some connection was lost: from now on another reader may take the place of a silent one."""
-        self._lost = now
+        self.lost = now
 
     def enter(self, pipe: Pipe, peer: bytes, now: float) -> list[Effect]:
         """Let a peer read a pipe; one that waits there already stays, unless it may be gone."""
@@ -73,7 +78,7 @@ class Readers:
     def _contend(self, pipe: Pipe) -> list[Effect]:
         """Take the place of a reader that may be gone and cannot be asked; or else be refused."""
         busy = "another reader is at this pipe; a pipe has one at a time"
-        if self._lost < pipe.heard or pipe.reader is None:
+        if self.lost < pipe.heard or pipe.reader is None:
             raise Refusal(409, busy)
         first = pipe.waiting[0] if pipe.waiting else None
         if pipe.lent or (isinstance(first, Waiting) and first.chunks):
@@ -100,25 +105,33 @@ class Readers:
             pipes.discard(pipe)
             if not pipes:
                 del self._pipes_of[pipe.reader]
-            elif len(pipes) == 1:
-                for each in pipes:
-                    each.reads_others = False
+            # the one that may be left stays one of several: what it is given in this turn may come back, and must
+            # not be taken for a chunk of the pipe that was left
         pipe.reader = None
         pipe.reads_others = False
 
     def displace(self, pipe: Pipe, refusal: Refusal) -> list[Effect]:
         """Take a reader's place away: what was lent to it goes back, and its reads are refused."""
         waiting = self._clear(pipe)
-        return [(SOCKET, (*envelope_of(each), *refusal.frames)) for each in waiting]
+        return [
+            (SOCKET, (*envelope_of(each), *refusal.frames))
+            for each in waiting
+            for _ in range(each.times if isinstance(each, Waiting) else 1)
+        ]
 
     def _clear(self, pipe: Pipe) -> Iterable[Frames | Waiting]:
         if pipe.lent:
             pipe.give_back(pipe.lent)
         waiting, pipe.lent, pipe.waiting = pipe.waiting or (), None, None
+        self.refusing.discard(pipe)
         for each in waiting:
             if isinstance(each, Waiting):
-                each.over = True
+                self._end(each)
         return waiting
+
+    def _end(self, read: Waiting) -> None:
+        read.over = True
+        self.timers.cancel(read)
 
     def gone(self, peer: bytes, now: float) -> list[Pipe]:
         """Let go of all that a peer was waiting for or was lent; give the pipes that it read."""
@@ -130,7 +143,7 @@ class Readers:
 
     def lost_since_heard(self, pipe: Pipe) -> bool:
         """Tell whether a reader that waits may be gone."""
-        return self._lost >= pipe.heard
+        return self.lost >= pipe.heard
 
     # --- waiting and being served -------------------------------------------------------------------------------------
 
@@ -138,7 +151,9 @@ class Readers:
         """Answer a read of the nameless reader, or let it wait."""
         if pipe.waiting is None:
             pipe.waiting = deque()
-        self._check_waiting(len(pipe.waiting))
+        if len(pipe.waiting) >= self._stock.settings.max_waiting:
+            self._refuse_in_turn(pipe, pipe.waiting, envelope_of(read))
+            return []
         pipe.waiting.append(read)
         effects = self.serve(pipe, now)
         if isinstance(read, Waiting) and patience is not None and not read.over:
@@ -149,17 +164,40 @@ class Readers:
         """Answer a group's read, or let it wait."""
         if read.start <= log.last:
             return [self._batch_for_group(log, read)]
-        self._check_waiting(len(log.fetching))
+        if len(log.fetching) >= self._stock.settings.max_waiting:
+            raise TOO_MANY
         log.fetching.append(read)
         return self._set_timer(pipe, read, patience, now)
 
-    def _check_waiting(self, waiting: int) -> None:
-        if waiting >= self._stock.settings.max_waiting:
-            raise Refusal(429, "too many reads wait at this pipe")
+    def _refuse_in_turn(self, pipe: Pipe, waiting: deque[Frames | Waiting], envelope: Frames) -> None:
+        """Refuse a read when those before it are answered: its answer must not be taken for one of theirs."""
+        last = waiting[-1]
+        if isinstance(last, Waiting) and last.refusal and last.envelope == envelope:
+            last.times += 1
+            return
+        refused = Waiting(envelope)
+        refused.refusal = TOO_MANY.frames
+        waiting.append(refused)
+        self.refusing.add(pipe)
+
+    def _answer_head(self, pipe: Pipe) -> list[Effect]:
+        """Answer the reads at the head that get no chunk."""
+        effects: list[Effect] = []
+        while pipe.waiting and isinstance(read := pipe.waiting[0], Waiting) and (read.late or read.refusal):
+            if read.refusal:
+                pipe.waiting.popleft()
+                effects += [(SOCKET, (*read.envelope, *read.refusal))] * read.times
+            elif pipe.readable:
+                break
+            else:
+                effects.append(self._timed_out(pipe, read))
+        if not pipe.waiting:
+            self.refusing.discard(pipe)
+        return effects
 
     def _set_timer(self, pipe: Pipe, read: Waiting, patience: float, now: float) -> list[Effect]:
         if not patience:
-            return [self._timed_out(pipe, read)]
+            return self._time_is_over(pipe, read)
         self.timers.set(now + patience, pipe, read)
         return []
 
@@ -167,33 +205,40 @@ class Readers:
         """Give chunks to those that wait for them."""
         effects: list[Effect] = []
         log = pipe.log
+        if pipe in self.refusing:
+            effects += self._answer_head(pipe)
         while pipe.waiting and pipe.readable:
             read = pipe.waiting.popleft()
-            if isinstance(read, Waiting):
-                read.over = True
-                if read.chunks:
-                    effects.append(self._lend(pipe, read))
-                    continue
-            item = pipe.pop()
-            if log is None:
-                self._stock.account(pipe, -1, -len(item))
-                answer = (*envelope_of(read), item)
-                if pipe.reads_others or not pipe.links:
-                    self.note_delivery(pipe, answer, now)
-            else:
-                answer = (*envelope_of(read), log.chunks[item])
-                self.note_delivery(pipe, answer, now, item)
-            effects.append((SOCKET, answer))
+            effects.append((SOCKET, self._chunk_for(pipe, read, now)))
+            if pipe in self.refusing:
+                effects += self._answer_head(pipe)
         if log is not None and log.fetching:
             effects += self._serve_groups(log)
         return effects
+
+    def _chunk_for(self, pipe: Pipe, read: Frames | Waiting, now: float) -> Frames:
+        """Answer a read with the next chunk, or the next ones."""
+        if isinstance(read, Waiting):
+            self._end(read)
+            if read.chunks:
+                return self._lend(pipe, read)
+        item = pipe.pop()
+        if pipe.log is None:
+            self._stock.account(pipe, -1, -len(item))
+            answer = (*envelope_of(read), item)
+            if pipe.reads_others or not pipe.links:
+                self.note_delivery(pipe, answer, now)
+        else:
+            answer = (*envelope_of(read), pipe.log.chunks[item])
+            self.note_delivery(pipe, answer, now, item)
+        return answer
 
     def _serve_groups(self, log: Log) -> list[Effect]:
         ready = [read for read in log.fetching if read.start <= log.last]
         if ready:
             log.fetching = [read for read in log.fetching if read.start > log.last]
         for read in ready:
-            read.over = True
+            self._end(read)
         return [self._batch_for_group(log, read) for read in ready]
 
     def _batch_for_group(self, log: Log, read: Waiting) -> Effect:
@@ -205,7 +250,7 @@ class Readers:
         batch = pack_numbered(zip(numbers, chunks, strict=True))
         return (SOCKET, (*read.envelope, b"BATCH", b"%d" % following, batch))
 
-    def _lend(self, pipe: Pipe, read: Waiting) -> Effect:
+    def _lend(self, pipe: Pipe, read: Waiting) -> Frames:
         if pipe.lent is None:
             pipe.lent = deque()
         log, lent = pipe.log, pipe.lent
@@ -225,7 +270,7 @@ class Readers:
             lent.append(item)
             chosen.append((number, chunk))
             number += 1
-        return (SOCKET, (*read.envelope, b"BATCH", b"%d" % (chosen[-1][0] + 1), pack_numbered(chosen)))
+        return (*read.envelope, b"BATCH", b"%d" % (chosen[-1][0] + 1), pack_numbered(chosen))
 
     def acknowledge(self, pipe: Pipe, number: int, now: float) -> None:
         """Be done with chunks that were lent, up to this one."""
@@ -266,10 +311,18 @@ class Readers:
     def on_deadline(self, now: float) -> list[Effect]:
         """End the reads that have waited long enough."""
         self.settle(now)
-        return [self._timed_out(pipe, read) for pipe, read in self.timers.ended(now)]
+        return [effect for pipe, read in self.timers.ended(now) for effect in self._time_is_over(pipe, read)]
+
+    def _time_is_over(self, pipe: Pipe, read: Waiting) -> list[Effect]:
+        """Answer a read whose time is over; one behind others, when they are answered."""
+        if read.start or not pipe.waiting or pipe.waiting[0] is read:
+            return [self._timed_out(pipe, read), *(self._answer_head(pipe) if pipe in self.refusing else ())]
+        read.late = True
+        self.refusing.add(pipe)
+        return []
 
     def _timed_out(self, pipe: Pipe, read: Waiting) -> Effect:
-        read.over = True
+        self._end(read)
         if read.start and pipe.log is not None:
             pipe.log.fetching.remove(read)
             if read.columns:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from scale0_core.api import KIB, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
 from scale0_zpipes.activity import Activity
 from scale0_zpipes.answers import (
     OK,
     PONG,
+    PROBE,
     SAYS_OK,
     SOCKET,
     Refusal,
+    command_in,
     is_chunk,
     name_in,
     number_in,
@@ -28,18 +30,25 @@ from scale0_zpipes.batches import BatchError, unpack_chunks
 from scale0_zpipes.forgotten import Forgotten
 from scale0_zpipes.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
 from scale0_zpipes.keeper import Keeper
-from scale0_zpipes.pipe import BlockedWrite, Log, Pipe, Waiting
+from scale0_zpipes.ordering import OVERHEAD, OVERTAKING
+from scale0_zpipes.pipe import PRODUCER, BlockedWrite, Log, Pipe, Waiting
 from scale0_zpipes.readers import Readers, use_nameless
+from scale0_zpipes.rows import group_row, pipe_row, stream_row
 from scale0_zpipes.settings import ZpipesSettings
 from scale0_zpipes.staging import MAX_MOVED, Staging
-from scale0_zpipes.stock import Stock, group_of
+from scale0_zpipes.stock import Stock, TooLarge, group_of
 from scale0_zpipes.streams import Streams
+from scale0_zpipes.turns import Turn
 from scale0_zpipes.writers import Writers
 
 LOG = get_logger("plugin.zpipes")
 
 SIGNATURE = b"\xaa\xa0"
 """The first bytes of every message of the binary dialect."""
+
+ROOM = 64 * KIB
+"""Bytes of a frame beside chunks. libzmq cuts a connection whose frame is too large, and says nothing of it; so the
+socket takes twice as much as a chunk may have, and what is too large is refused here, where it can be told."""
 
 MAX_PRODUCER = 64
 MAX_LISTED = 1000
@@ -48,8 +57,6 @@ MAX_HELD = 100_000
 SWEEP_SLICE = 1000
 SWEEP_PAUSE = 0.01
 NEVER = float("inf")
-ACTIVE = 10.0
-"""Seconds for which a pipe that was written to counts as having a writer."""
 
 
 Method = Callable[["ZpipesService", Frames, Frames, float], Iterable[Effect]]
@@ -71,7 +78,7 @@ class ZpipesService:
             SOCKET: Endpoint(
                 kind=SocketKind.ROUTER,
                 bind=bind,
-                max_message=settings.max_message,
+                max_message=2 * settings.max_message + ROOM,
                 blob_over=8 * KIB,
                 watch_peers=True,
             )
@@ -82,11 +89,19 @@ class ZpipesService:
         self._readers = Readers(self._stock, self._keeper)
         self._writers = Writers(self._stock, self._keeper, self._readers)
         self._staging = Staging(self._stock, self._keeper, self._writers, self._forget)
+        self._too_large = TooLarge()
         self._streams = Streams(
-            timeout=settings.binary_timeout, max_buffered=settings.max_pipe_bytes, max_total=settings.max_bytes
-        )
+            timeout=settings.binary_timeout, max_buffered=settings.max_pipe_bytes, max_total=settings.max_bytes,
+            max_chunk=settings.max_message, too_large=self._too_large.note,
+        )  # fmt: skip
+        self._ordering = self._writers.ordering
+        self._lines = self._ordering.lines
         self._held: list[Frames] = []
         """Requests that came before the pipes on disk were known."""
+        self._held_bytes = 0
+        self._probed: dict[bytes, list[tuple[Pipe, Turn]]] = {}
+        """Writers that were asked at ``_probed_at`` whether they are there, by connection."""
+        self._probed_at = NEVER
         self._leases: dict[tuple[Pipe, bytes], float] = {}
         """Groups with a lease, and when it ends."""
         self._activity: Activity | None = None
@@ -121,10 +136,17 @@ class ZpipesService:
         if size == 4 and frames[1] == b"WRITE":
             peer, _, name, chunk = frames
             pipe = self._pipes.get(name)
-            if pipe is not None and pipe.log is None and not pipe.blocked:
+            length = len(chunk)
+            if (
+                pipe is not None
+                and pipe.log is None
+                and not pipe.blocked
+                and peer not in self._lines
+                and length <= self._stock.max_chunk
+            ):
                 if pipe.waiting:
                     waiting = pipe.waiting[0]
-                    if type(waiting) is tuple and not pipe.depth:
+                    if type(waiting) is tuple and not pipe.depth and not self._readers.refusing:
                         pipe.waiting.popleft()
                         pipe.written += 1
                         pipe.wrote = now
@@ -133,7 +155,7 @@ class ZpipesService:
                             self._readers.note_delivery(pipe, answer, now)
                         return ((socket, answer), (socket, (peer, OK)))
                 else:
-                    stock, length = self._stock, len(chunk)
+                    stock = self._stock
                     own, total = pipe.bytes + length, stock.bytes + length
                     if (
                         own <= stock.max_pipe_bytes
@@ -147,7 +169,7 @@ class ZpipesService:
                         pipe.bytes = own
                         stock.depth += 1
                         stock.bytes = total
-                        if pipe.writer == peer and pipe.fair is None and pipe.queue is not None:
+                        if pipe.writer == peer and pipe.turns is None and pipe.queue is not None:
                             pipe.queue.append(chunk)
                         else:
                             pipe.push(peer, chunk)
@@ -169,7 +191,7 @@ class ZpipesService:
                     if pipe.reads_others or not pipe.links:
                         self._readers.note_delivery(pipe, answer, now)
                     if self._writers.starved:
-                        return [(socket, answer), *self._writers.unblock(now, pipe)]
+                        return [(socket, answer), *self._go_on(now, pipe)]
                     return ((socket, answer),)
                 queue = pipe.waiting
                 if (
@@ -206,7 +228,7 @@ class ZpipesService:
         if len(frames) > 2 and len(frames[1]) > 1 and memoryview(frames[1])[:2] == SIGNATURE:
             return list(self._streams.receive(frames[0], bytes(frames[1]), now))  # further frames are ignored
         effects = [*self._settle(now), *self._request(frames, now)]
-        return [*effects, *self._writers.unblock(now)] if self._writers.starved else effects
+        return [*effects, *self._go_on(now)] if self._writers.starved or self._lines else effects
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
@@ -241,7 +263,7 @@ class ZpipesService:
             effects += self._staging.on_deadline(now)
         if self._leases and min(self._leases.values()) <= now:
             effects += self._end_leases(now)
-        effects += self._writers.unblock(now)
+        effects += self._go_on(now)
         if self._activity is not None:
             self._activity.streams_used(now)
             if self._activity.due <= now:
@@ -258,10 +280,11 @@ class ZpipesService:
         """Take what the disk says."""
         if self._keeper.recovering:
             self._keeper.recovered(result, now)
-            held, self._held = self._held, []
+            held, self._held, self._held_bytes = self._held, [], 0
             return [effect for frames in held for effect in self.receive(SOCKET, frames, now)]
         effects = [*self._keeper.done(result, now), *self._settle(now)]
-        return [*effects, *self._writers.unblock(now)] if self._writers.starved else effects
+        self._ordering.job_done(result.token)
+        return [*effects, *self._go_on(now)]
 
     def on_delayed(self, socket: str, frames: Frames, now: float) -> None:
         """Note that a chunk is not with its reader yet."""
@@ -280,6 +303,9 @@ class ZpipesService:
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
         """Take a chunk back that its reader could not be given."""
         peer = frames[0]
+        if frames[-1] is PROBE:
+            for probed, turn in self._probed.pop(peer, ()):
+                probed.lose(turn, now)
         is_binary = len(frames) == 2 and memoryview(frames[1])[:2] == SIGNATURE
         if is_binary and (self._streams.knows(peer) or not self._readers.knows(frames, now)):
             replies = self._streams.undelivered(peer, bytes(frames[1]), reason == "EHOSTUNREACH", now)
@@ -296,14 +322,28 @@ class ZpipesService:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _request(self, frames: Frames, now: float) -> Iterable[Effect]:
-        start = 2 if len(frames) > 1 and not len(frames[1]) else 1  # a REQ socket's empty frame
+        line = self._lines.get(frames[0])
+        if line is not None and (line.waits or line.held or line.on_disk):
+            start, word = command_in(frames)
+            if word not in OVERTAKING and (line.waits or line.held or not self._goes_to_disk(word, frames[start:])):
+                self._ordering.hold(line, frames, frames[:start], now)
+                return ()
+        return self._take(frames, now)
+
+    def _goes_to_disk(self, word: bytes, frames: Frames) -> bool:
+        """Tell whether a request is answered by the disk, so after all that it owes."""
+        pipe = self._pipes.get(bytes(frames[1])) if word in (b"WRITE", b"PUT") and len(frames) > 1 else None
+        return pipe is not None and pipe.log is not None and pipe.log.kept
+
+    def _take(self, frames: Frames, now: float) -> Iterable[Effect]:
+        """Carry out a request; what it answers is the next answer of its connection."""
+        start, word = command_in(frames)
         envelope = frames[:start]
         try:
             if self._keeper.recovering:
                 return self._hold(frames)
             if len(frames) == start:
                 raise Refusal(400, "a request has a command")
-            word = bytes(frames[start]) if len(frames[start]) <= 16 else b""
             if word not in self.COMMANDS:
                 raise Refusal(501, f"there is no such command; there are {', '.join(map(bytes.decode, self.COMMANDS))}")
             method, least, most = self.COMMANDS[word]
@@ -311,14 +351,47 @@ class ZpipesService:
             if not least <= len(arguments) <= most:
                 several = str(least) if least == most else f"{least} to {most}"
                 raise Refusal(400, f"{word.decode()} takes {several} frames, not {len(arguments)}")
-            return method(self, envelope, arguments, now)
+            effects = method(self, envelope, arguments, now)
         except Refusal as refusal:
-            return [*refusal.before, (SOCKET, (*envelope, *refusal.frames))]
+            says = (*envelope, *refusal.frames)
+            in_order = word not in OVERTAKING
+            return [*refusal.before, *(self._ordering.answer(frames[0], says) if in_order else [(SOCKET, says)])]
+        if word not in OVERTAKING:
+            self._ordering.note_jobs(frames[0], effects)
+        return effects
+
+    def _go_on(self, now: float, pipe: Pipe | None = None) -> list[Effect]:
+        """Store what waited for room, as far as there is some now, and take what was held behind it."""
+        effects = self._writers.unblock(now, pipe) if self._writers.starved else []
+        ready = self._ordering.ready
+        while ready:
+            effects += self._advance(ready.popleft(), now)
+            if self._writers.starved:
+                effects += self._writers.unblock(now)
+        return effects
+
+    def _advance(self, peer: bytes, now: float) -> list[Effect]:
+        """Take the requests of a connection that were held, until one has no answer yet."""
+        effects: list[Effect] = []
+        line = self._lines.get(peer)
+        while line is not None:
+            effects += self._ordering.take(peer, line)
+            entry = line.held[0] if line.held else None
+            if line.waits or not isinstance(entry, tuple):
+                break
+            start, word = command_in(entry[1])
+            if line.on_disk and not self._goes_to_disk(word, entry[1][start:]):
+                break
+            effects += self._take(self._ordering.next_request(line), now)
+            line.arrived = None
+        return effects
 
     def _hold(self, frames: Frames) -> Iterable[Effect]:
-        if len(self._held) >= MAX_HELD:
+        size = sum(map(len, frames)) + OVERHEAD
+        if len(self._held) >= MAX_HELD or self._held_bytes + size > max(self._settings.max_blocked_bytes, size):
             raise Refusal(429, "the pipes on disk are still being read")
         self._held.append(frames)
+        self._held_bytes += size
         return ()
 
     def _open(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
@@ -332,15 +405,36 @@ class ZpipesService:
             pipe.producers = self._forgotten.recall(name, now)
             if self._keeper.keeps(name):
                 pipe.keep_log(kept=True)
+        asked = self._ask_for_writers(pipe, now) if pipe.readable else []
         pipe.links += 1
         pipe.wrote = now
-        return [(SOCKET, (*envelope, OK))]
+        return [*asked, (SOCKET, (*envelope, OK))]
+
+    def _ask_for_writers(self, pipe: Pipe, now: float) -> list[Effect]:
+        """Find out who left chunks and is gone: what they left comes before those of writers that begin now.
+
+        A writer that uses PUT is asked; if that cannot be delivered, it is gone. Another cannot be asked, so it counts
+        as gone until it is heard.
+        """
+        if now != self._probed_at:
+            self._probed_at = now
+            self._probed.clear()
+        asked: list[Effect] = []
+        for turn in pipe.silent_since(self._readers.lost):
+            if turn.key.startswith(PRODUCER):
+                turn.heard = now
+                self._probed.setdefault(turn.peer, []).append((pipe, turn))
+                asked.append((SOCKET, (turn.peer, PROBE)))
+            else:
+                pipe.lose(turn, now)
+        return asked
 
     def _close(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe = self._stock.pipe(arguments[0])
         if not pipe.links:
             raise Refusal(404, "all links of the pipe are closed already")
         pipe.links -= 1
+        pipe.left(envelope[0])
         effects: list[Effect] = []
         if not pipe.links and pipe.reader == envelope[0]:
             effects += self._readers.displace(pipe, Refusal(404, "the pipe was closed by this reader"))
@@ -348,6 +442,7 @@ class ZpipesService:
 
     def _write(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe, chunk = self._stock.pipe(arguments[0]), arguments[1]
+        self._check_size(pipe, len(chunk), now)
         return self._writers.admit(pipe, BlockedWrite(envelope, [chunk], len(chunk)), None, now)
 
     def _put(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
@@ -360,8 +455,14 @@ class ZpipesService:
         except BatchError as error:
             raise Refusal(400, str(error)) from error
         patience = patience_in(arguments[4]) if len(arguments) > 4 else None
+        self._check_size(pipe, max(map(len, chunks), default=0), now)
         write = BlockedWrite(envelope, chunks, sum(map(len, chunks)), producer, first)
         return self._writers.admit(pipe, write, patience, now)
+
+    def _check_size(self, pipe: Pipe, size: int, now: float) -> None:
+        if size > self._stock.max_chunk:
+            self._too_large.note(pipe.name, size, now)
+            raise Refusal(413, f"a chunk has at most {self._stock.max_chunk} bytes, not {size}")
 
     def _move(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         pipe, writer = self._stock.pipe(arguments[0]), bytes(arguments[1])
@@ -447,7 +548,7 @@ class ZpipesService:
             # from the first group that stays, chunks are kept for groups; but what it does not begin with is nobody's
             log.open = pipe.was_read or first > pipe.first
             if not log.open:
-                pipe.queue = pipe.fair = pipe.turns = None
+                pipe.throw_away()
         log.add_group(group, first - 1)
         says = (OK, b"%d" % first)
         if lease:
@@ -489,7 +590,7 @@ class ZpipesService:
 
     def _list_groups(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         log = self._stock.pipe(arguments[0]).log
-        rows = [] if log is None else [_group_row(log, group, *waits) for group, waits in log.behind().items()]
+        rows = [] if log is None else [group_row(log, group, *waits) for group, waits in log.behind().items()]
         return [(SOCKET, (*envelope, b"GROUPS", json.dumps({"groups": rows}).encode()))]
 
     def _without(self, pipe: Pipe, log: Log, group: bytes) -> list[int]:
@@ -524,7 +625,8 @@ class ZpipesService:
         log = pipe.log
         if self._activity is not None:
             self._activity.leave(pipe, now)
-        pipe.queue = pipe.fair = pipe.turns = pipe.lent = None
+        pipe.throw_away()
+        pipe.lent = None
         if log is None:
             chunks, size = pipe.depth, pipe.bytes
         else:  # what is on its way to the disk stays
@@ -533,13 +635,15 @@ class ZpipesService:
             log.taken.clear()
             log.purged = log.last
         self._stock.account(pipe, -chunks, -size)
-        says = (OK, b"%d" % chunks)
+        waited, effects = self._writers.purge(pipe, lambda: self._go_on(now))
+        says = (OK, b"%d" % (chunks + waited))
         if log is not None and log.kept:
-            return self._keeper.tell([Purged(pipe.name, log.last + 1)], when_safe(envelope, says))
-        return [(SOCKET, (*envelope, *says)), *self._forget_if_unused(pipe, now)]
+            return [*effects, *self._keeper.tell([Purged(pipe.name, log.last + 1)], when_safe(envelope, says))]
+        return [*effects, (SOCKET, (*envelope, *says)), *self._forget_if_unused(pipe, now)]
 
     def _info(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
-        row = self._row(self._stock.pipe(arguments[0]), now)
+        pipe = self._stock.pipe(arguments[0])
+        row = pipe_row(pipe, self._stock.max_chunk, self._writers.waiting(pipe), now)
         return [(SOCKET, (*envelope, b"INFO", json.dumps(row).encode()))]
 
     def _list(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
@@ -547,9 +651,12 @@ class ZpipesService:
         limit = number_in(arguments[2], "the limit", MAX_LISTED) if len(arguments) > 2 else MAX_LISTED
         names = sorted(name for name in self._pipes if name.startswith(prefix) and name > after)
         told = {
-            "pipes": [self._row(self._pipes[name], now) for name in names[:limit]],
+            "pipes": [
+                pipe_row(pipe, self._stock.max_chunk, self._writers.waiting(pipe), now)
+                for pipe in map(self._pipes.__getitem__, names[:limit])
+            ],
             "more": names[limit - 1].hex() if 0 < limit < len(names) else None,
-            "streams": [] if after else [_stream_row(row) for row in self._streams.rows()[:limit]],
+            "streams": [] if after else [stream_row(row) for row in self._streams.rows()[:limit]],
         }
         return [(SOCKET, (*envelope, b"LIST", json.dumps(told).encode()))]
 
@@ -606,37 +713,6 @@ class ZpipesService:
         self._sweep_due = now + (SWEEP_PAUSE if self._sweep else self._sweep_every)
         return effects
 
-    def _row(self, pipe: Pipe, now: float) -> dict[str, Any]:
-        log = pipe.log
-        written = pipe.written - pipe.recovered
-        read = max(0, pipe.written - pipe.depth - pipe.gone_before)
-        then, written_then, read_then = pipe.looked or (now, written, read)
-        seconds = max(now - then, 0.001)
-        rates = (written - written_then) / seconds, (read - read_then) / seconds
-        if pipe.looked is None or seconds >= 0.5:
-            pipe.looked = (now, written, read)
-        return {
-            "name": _text(pipe.name),
-            "id": pipe.name.hex(),
-            "made": pipe.made,
-            "chunks": pipe.depth,
-            "bytes": pipe.bytes,
-            "first": pipe.first,
-            "next": pipe.following,
-            "links": pipe.links,
-            "writers": len(pipe.fair) if pipe.fair else int(bool(pipe.queue) or now - pipe.wrote < ACTIVE),
-            "readers": len(pipe.waiting or ()) + (len(log.fetching) if log else 0),
-            "blocked": sum(map(len, (pipe.blocked or {}).values())),
-            "durable": bool(log and log.kept),
-            "lost": pipe.lost,
-            "written": written,
-            "read": read,
-            "write_rate": round(rates[0], 1),
-            "read_rate": round(max(0.0, rates[1]), 1),
-            "idle": round(max(0.0, now - max(pipe.heard, pipe.wrote)), 3),
-            "groups": {_text(group): {"next": upto + 1} for group, upto in log.groups.items()} if log else {},
-        }
-
     COMMANDS: ClassVar[Mapping[bytes, tuple[Method, int, int]]] = {
         b"OPEN": (_open, 1, 2),
         b"CLOSE": (_close, 1, 1),
@@ -656,22 +732,3 @@ class ZpipesService:
         b"PING": (_ping, 0, 0),
     }
     """Each command with the least and the most frames that follow it."""
-
-
-def _group_row(log: Log, group: bytes, chunks: int, size: int) -> dict[str, Any]:
-    return {
-        "name": _text(group),
-        "id": group.hex(),
-        "next": log.groups[group] + 1,
-        "chunks": chunks,
-        "bytes": size,
-        "lease": log.leases.get(group),
-    }
-
-
-def _stream_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "name": _text(row["name"]), "id": row["name"].hex()}
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")

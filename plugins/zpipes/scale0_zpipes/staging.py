@@ -113,7 +113,7 @@ class Staging:
             if self._stock.pipes.setdefault(pipe.name, pipe) is pipe:
                 self.opened[pipe.name] = pipe
                 self.due = min(self.due, pipe.wrote + pipe.lease)
-                pipe.push_all(pipe.writer, chunks)
+                pipe.push_all(pipe.writer, chunks, pipe.writer_peer)
                 self._stock.account(pipe, len(chunks), sum(map(len, chunks)))
 
     def _answer_again(self, pipe: Pipe, write: BlockedWrite) -> list[Effect]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from scale0_core.api import get_logger
 from scale0_zpipes.answers import Refusal, name_in
 from scale0_zpipes.pipe import Log, Pipe
 from scale0_zpipes.settings import ZpipesSettings
+
+LOG = get_logger("plugin.zpipes")
+
+LOG_EVERY = 10.0
+"""Seconds between two lines in the log about the same thing."""
 
 
 class Stock:
@@ -16,6 +22,8 @@ class Stock:
         self.depth = 0
         self.bytes = 0
         self.max_pipe_chunks, self.max_pipe_bytes = settings.max_pipe_chunks, settings.max_pipe_bytes
+        self.max_chunk = min(settings.max_message, settings.max_pipe_bytes)
+        """Bytes in one chunk."""
         self.max_chunks, self.max_bytes = settings.max_chunks, settings.max_bytes
 
     def pipe(self, frame: bytes) -> Pipe:
@@ -55,6 +63,21 @@ class Stock:
     def why_full(self, pipe: Pipe) -> str:
         """Say what there is no room for."""
         return f"no room: the pipe holds {pipe.depth} chunks, {pipe.bytes} bytes; all pipes {self.bytes} bytes"
+
+
+class TooLarge:
+    """Counts chunks that are refused since they are too large, and says so in the log now and then."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next = float("-inf")
+
+    def note(self, pipe: bytes, size: int, now: float) -> None:
+        """Note a chunk of that size."""
+        self.count += 1
+        if now >= self._next:
+            self._next = now + LOG_EVERY
+            LOG.warning("chunk too large, refused", pipe=pipe, bytes=size, refused=self.count)
 
 
 def group_of(pipe: Pipe, group: bytes) -> tuple[Log, int]:

@@ -45,6 +45,7 @@ from scale0_zpipes.binary import (
     INPUT_FAILED,
     INPUT_OK,
     INVALID,
+    MOST,
     OUTPUT_FAILED,
     OUTPUT_OK,
     PING_OK,
@@ -195,7 +196,7 @@ class Streams:
     ``timeout`` is the seconds after which a silent client is dropped. ``max_buffered`` bytes may wait for one reader,
     and ``max_total`` for all; a WRITE waits from then on, so either may be exceeded by a part of a chunk. Of one client
     ``max_mailbox`` requests may wait for a pending one, with ``max_buffered`` bytes in them (``max_total`` in those of
-    all clients); a client that sends more is dropped.
+    all clients); a client that sends more is dropped. A chunk of more than ``max_chunk`` bytes is refused.
     """
 
     def __init__(
@@ -205,8 +206,12 @@ class Streams:
         max_buffered: int = 64 * MIB,
         max_total: int = 1024 * MIB,
         max_mailbox: int = 10_000,
+        max_chunk: int = MOST,
+        too_large: Callable[[bytes, int, float], None] | None = None,
     ) -> None:
         self._timeout = timeout
+        self._max_chunk = max_chunk
+        self._note_too_large = too_large
         self._max_buffered = max_buffered
         self._max_total = max_total
         self._max_mailbox = max_mailbox
@@ -288,7 +293,7 @@ class Streams:
             if writer is not None and (reader := writer.reader) is not None:
                 size = len(frame) - AROUND
                 wanted = reader.wanted
-                if size > 0 and _number(frame[3:7], "big") == size:
+                if 0 < size <= self._max_chunk and _number(frame[3:7], "big") == size:
                     if wanted == size and not reader.size:
                         box = reader.mailbox
                         if not box:
@@ -463,6 +468,12 @@ class Streams:
         writer = self._writers[peer]
         if writer.pipe is None:
             out.append((SOCKET, (peer, with_string(WRITE_FAILED))))
+            return True
+        size = len(chunk) - AROUND
+        if size > self._max_chunk:
+            out.append((SOCKET, (peer, with_string(WRITE_FAILED, b"a chunk has at most %d bytes" % self._max_chunk))))
+            if self._note_too_large is not None:
+                self._note_too_large(writer.name, size, now)
             return True
         writer.held = chunk
         writer.reader = None

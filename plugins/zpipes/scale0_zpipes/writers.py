@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from scale0_core.api import Effect, Frames, JobResult
-from scale0_zpipes.answers import OK, SOCKET, Refusal, disk_refused
+from scale0_zpipes.answers import OK, SOCKET, Refusal, disk_refused, when_safe
 from scale0_zpipes.journal import Record, Stored
 from scale0_zpipes.keeper import Keeper
+from scale0_zpipes.ordering import OVERHEAD, Ordering
 from scale0_zpipes.pipe import BlockedWrite, Pipe
 from scale0_zpipes.readers import Readers
 from scale0_zpipes.records import Wrote
@@ -16,8 +17,8 @@ from scale0_zpipes.stock import Stock
 from scale0_zpipes.timers import Timers
 
 MAX_PRODUCERS = 10_000
-SHARE = 4
-"""One writer may have at most so many parts of all writes that wait for room."""
+CHUNK_OVERHEAD = 64
+"""Bytes of memory that a chunk takes beside its own."""
 
 
 class Writers:
@@ -27,12 +28,14 @@ class Writers:
         self._stock = stock
         self._keeper = keeper
         self._readers = readers
+        self.ordering = Ordering(stock.settings.max_blocked_bytes)
         self.starved: dict[Pipe, None] = {}
         """Pipes with writes that wait for room, those that waited longest first."""
         self._blocked = 0
-        self._blocked_bytes = 0
         self._short_of_all = False
         """Whether some write waits since all pipes together are full."""
+        self._purging: Pipe | None = None
+        self._purged = 0
         self.timers: Timers[BlockedWrite] = Timers()
 
     def admit(self, pipe: Pipe, write: BlockedWrite, patience: float | None, now: float) -> list[Effect]:
@@ -40,34 +43,39 @@ class Writers:
         settings = self._stock.settings
         if write.size > settings.max_pipe_bytes or len(write.chunks) > settings.max_pipe_chunks:
             raise Refusal(413, f"a pipe holds {settings.max_pipe_bytes} bytes, not {write.size}")
+        if self._purging is pipe:
+            return self._throw_away(pipe, write)
         known = pipe.producers.get(write.producer) if write.producer and pipe.producers else None
         if known is not None and write.first > known + 1 and not pipe.blocked:
             raise Refusal(409, f"the writer's chunk {known + 1} is missing")
+        arrived = self.ordering.arrived(write.peer, now)
+        pipe.heard_from(write.writer, arrived)
         if not pipe.blocked and self._has_room(pipe, write):
             return self._store(pipe, write, now)
         if settings.when_full == "refuse" or patience == 0:
             raise Refusal(429, self._stock.why_full(pipe))
-        if pipe.blocked is None:
-            pipe.blocked = {}
-        mine = len(pipe.blocked.get(write.writer, ()))
-        if (
-            self._blocked >= settings.max_blocked
-            or mine >= max(1, settings.max_blocked // SHARE)
-            or self._blocked_bytes + write.size > settings.max_blocked_bytes
-        ):
+        if patience is not None and arrived + patience <= now:
+            raise self._too_late(pipe)
+        write.cost = OVERHEAD + write.size + CHUNK_OVERHEAD * len(write.chunks)
+        if self._blocked >= settings.max_blocked or not self.ordering.has_room(write.cost):
             raise Refusal(429, f"{self._stock.why_full(pipe)}, and too many writes wait for room")
+        self._let_wait(pipe, write)
+        if patience is not None:
+            self.timers.set(arrived + patience, pipe, write)
+        return []
+
+    def _let_wait(self, pipe: Pipe, write: BlockedWrite) -> None:
         if write.producer:
             # from now on it is known: what comes after this write is not stored without it
             pipe.producers = pipe.producers or {}
             pipe.producers.setdefault(write.producer, write.first - 1)
+        if pipe.blocked is None:
+            pipe.blocked = {}
         pipe.blocked.setdefault(write.writer, deque()).append(write)
         self.starved[pipe] = None
         self._short_of_all = self._short_of_all or not self._stock.has_room_in_all(len(write.chunks), write.size)
         self._blocked += 1
-        self._blocked_bytes += write.size
-        if patience is not None:
-            self.timers.set(now + patience, pipe, write)
-        return []
+        self.ordering.wait(write.peer, write.cost)
 
     def unblock(self, now: float, pipe: Pipe | None = None) -> list[Effect]:
         """Store writes that waited, as far as there is room: those of a pipe that got room, each writer in turn."""
@@ -79,7 +87,9 @@ class Writers:
                 if not self._has_room(each, write):
                     break
                 self._end_waiting(each, write)
-                effects += self._store(each, write, now)
+                stored = self._store(each, write, now)
+                self.ordering.note_jobs(write.peer, stored)
+                effects += stored
         self._short_of_all = self._short_of_all and bool(self.starved)
         return effects
 
@@ -90,7 +100,7 @@ class Writers:
         return self._stock.has_room(pipe, len(new), sum(map(len, new)))
 
     def _end_waiting(self, pipe: Pipe, write: BlockedWrite) -> None:
-        write.over = True
+        self.timers.cancel(write)
         if pipe.blocked:
             mine = pipe.blocked.pop(write.writer)
             mine.remove(write)
@@ -99,7 +109,49 @@ class Writers:
         if not pipe.blocked:
             self.starved.pop(pipe, None)
         self._blocked -= 1
-        self._blocked_bytes -= write.size
+        self.ordering.waited(write.peer, write.cost)
+
+    def _too_late(self, pipe: Pipe) -> Refusal:
+        return Refusal(408, f"{self._stock.why_full(pipe)}; nothing was written")
+
+    def waiting(self, pipe: Pipe) -> int:
+        """Count the writes that wait for room in a pipe, with what is held behind them."""
+        writes = (write for some in (pipe.blocked or {}).values() for write in some)
+        return sum(1 + self.ordering.held(write.peer) for write in writes)
+
+    # --- purging ------------------------------------------------------------------------------------------------------
+
+    def purge(self, pipe: Pipe, go_on: Callable[[], list[Effect]]) -> tuple[int, list[Effect]]:
+        """Throw away what waits for room in a pipe, also what is held behind it; give how many chunks those were.
+
+        Their writers may be gone; those that are not are answered as if all had been stored before.
+        """
+        effects: list[Effect] = []
+        self._purging, self._purged = pipe, 0
+        try:
+            while pipe.blocked:
+                write = next(iter(pipe.blocked.values()))[0]
+                self._end_waiting(pipe, write)
+                thrown = self._throw_away(pipe, write)
+                self.ordering.note_jobs(write.peer, thrown)
+                effects += thrown
+            effects += go_on()
+        finally:
+            self._purging = None
+        return self._purged, effects
+
+    def _throw_away(self, pipe: Pipe, write: BlockedWrite) -> list[Effect]:
+        try:
+            chunks = self._new_chunks(pipe, write) if write.producer else write.chunks
+        except Refusal as refusal:
+            return self.ordering.answer(write.peer, (*write.envelope, *refusal.frames))
+        self._purged += len(chunks)
+        answer = stored(pipe, write)
+        if pipe.log is None or not pipe.log.kept:
+            return [(SOCKET, answer)]
+        known = (pipe.producers or {}).get(write.producer, 0)
+        records: list[Record] = [Wrote(pipe.name, write.producer, known)] if write.producer else []
+        return self._keeper.tell(records, when_safe(write.envelope, answer[len(write.envelope) :]))
 
     @property
     def due(self) -> float:
@@ -111,8 +163,7 @@ class Writers:
         effects: list[Effect] = []
         for pipe, write in self.timers.ended(now):
             self._end_waiting(pipe, write)
-            refusal = Refusal(408, f"{self._stock.why_full(pipe)}; nothing was written")
-            effects.append((SOCKET, (*write.envelope, *refusal.frames)))
+            effects += self.ordering.answer(write.peer, (*write.envelope, *self._too_late(pipe).frames))
         return effects
 
     # --- storing ------------------------------------------------------------------------------------------------------
@@ -126,7 +177,7 @@ class Writers:
         pipe.wrote = now
         if pipe.log is not None and pipe.log.kept:
             return self._store_on_disk(pipe, write, [bytes(chunk) for chunk in chunks])
-        self._publish(pipe, write.writer, self._number(pipe, chunks))
+        self._publish(pipe, write, self._number(pipe, chunks))
         return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
 
     def store_move(self, pipe: Pipe, write: BlockedWrite, undo: Callable[[], None], now: float) -> list[Effect]:
@@ -135,7 +186,7 @@ class Writers:
         _remember(pipe, write.producer, write.first)
         pipe.wrote = now
         if pipe.log is None or not pipe.log.kept:
-            self._publish(pipe, write.writer, self._number(pipe, write.chunks))
+            self._publish(pipe, write, self._number(pipe, write.chunks))
             return [*self._readers.serve(pipe, now), (SOCKET, stored(pipe, write))]
         numbered = self._number(pipe, [bytes(chunk) for chunk in write.chunks])
         records: list[Record] = [
@@ -146,7 +197,7 @@ class Writers:
         def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
             if result.error is None:
                 if self._stock.pipes.get(pipe.name) is pipe:
-                    self._publish(pipe, write.writer, numbered)
+                    self._publish(pipe, write, numbered)
                 return [*self._readers.serve(pipe, now), (SOCKET, answer)]
             if self._stock.pipes.get(pipe.name) is pipe:
                 self._stock.account(pipe, -len(numbered), -write.size)
@@ -177,16 +228,16 @@ class Writers:
         self._stock.account(pipe, len(chunks), size)
         return list(enumerate(chunks, first))
 
-    def _publish(self, pipe: Pipe, writer: bytes, numbered: list[tuple[int, bytes]]) -> None:
+    def _publish(self, pipe: Pipe, write: BlockedWrite, numbered: list[tuple[int, bytes]]) -> None:
         """Let readers see chunks that are accounted for already."""
         log = pipe.log
         if log is None:
-            pipe.push_all(writer, (chunk for _, chunk in numbered))
+            pipe.push_all(write.writer, (chunk for _, chunk in numbered), write.peer)
         elif numbered:
             log.chunks.update(numbered)
             log.last = numbered[-1][0]
             if log.open:
-                pipe.push_all(writer, (number for number, _ in numbered))
+                pipe.push_all(write.writer, (number for number, _ in numbered), write.peer)
 
     def _store_on_disk(self, pipe: Pipe, write: BlockedWrite, chunks: list[bytes]) -> list[Effect]:
         numbered = self._number(pipe, chunks)
@@ -200,7 +251,7 @@ class Writers:
         def on_disk(result: JobResult, now: float) -> Iterable[Effect]:
             if result.error is None:
                 if self._stock.pipes.get(pipe.name) is pipe:
-                    self._publish(pipe, write.writer, numbered)
+                    self._publish(pipe, write, numbered)
                 return [*self._readers.serve(pipe, now), (SOCKET, answer)]
             if self._stock.pipes.get(pipe.name) is pipe:
                 self._stock.account(pipe, -len(numbered), -sum(map(len, chunks)))

@@ -138,11 +138,11 @@ def test_two_writers_and_one_reader_at_once(here):
 # --- what does not go well --------------------------------------------------------------------------------------------
 
 
-def test_no_broker_is_an_error_after_the_timeout(folder):
+def test_no_broker_is_an_error_immediately(folder):
     began = time.monotonic()
     with pytest.raises(PipeLostError) as lost:
-        Pipe.open("p", "r", address=f"ipc://{folder}/nobody", timeout=0.3)
-    assert 0.3 <= time.monotonic() - began < 20
+        Pipe.open("p", "r", address=f"ipc://{folder}/nobody", timeout=60)
+    assert time.monotonic() - began < 20
     assert lost.value.stage is Stage.CONNECTING
     assert "scale0 broker" in lost.value.problem.remedy
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from scale0_core.api import MIB
 from scale0_core.testing import Script, check_service
 from scale0_zpipes.batches import pack_chunks, pack_numbered, unpack_numbered
 from scale0_zpipes.service import ZpipesService
@@ -362,7 +363,7 @@ def test_writes_that_wait_have_a_limit_too():
     script.ok("w", "OPEN", "p")
     script.write("p", "1")
     script.ask("w", "WRITE", "p", "2")
-    script.refused(429, "w", "WRITE", "p", "3")
+    script.refused(429, "other", "WRITE", "p", "3")
     script = Pipes(max_pipe_chunks=1, max_blocked_bytes=5)
     script.ok("w", "OPEN", "p")
     script.write("p", "1")
@@ -372,10 +373,17 @@ def test_writes_that_wait_have_a_limit_too():
 def test_reads_that_wait_and_pipes_have_a_limit():
     script = Pipes(max_waiting=2, max_pipes=1)
     script.ok("w", "OPEN", "p")
-    script.ask("r", "READ", "p")
-    script.ask("r", "READ", "p")
-    script.refused(429, "r", "READ", "p")
+    for _ in range(4):
+        script.ask("r", "READ", "p")
     script.refused(429, "w", "OPEN", "q")
+    script.ask("w", "WRITE", "p", "1")
+    script.answer("r", "1")
+    script.answer("w", "OK")
+    script.ask("w", "WRITE", "p", "2")
+    script.answer("r", "2")
+    for _ in range(2):
+        script.answer("r", "ERROR", "429", ...)
+    script.answer("w", "OK")
 
 
 def test_pipes_that_nobody_uses_expire():
@@ -445,10 +453,10 @@ def test_a_batch_waits_for_room_as_a_whole():
     script.write("p", "1", "2")
     put(script, 1, "a", "b")
     put(script, 1, "a", "b", peer="again")
-    script.ask("w", "PUT", "p", "timed", "1", pack_chunks([b"t"]), "100")
-    script.refused(429, "w", "PUT", "p", "hasty", "1", pack_chunks([b"t"]), "0")
+    script.ask("v", "PUT", "p", "timed", "1", pack_chunks([b"t"]), "100")
+    script.refused(429, "u", "PUT", "p", "hasty", "1", pack_chunks([b"t"]), "0")
     script.sleep(0.1)
-    script.answer("w", "ERROR", "408", ...)
+    script.answer("v", "ERROR", "408", ...)
     script.ask("r", "READ", "p")
     script.answer("r", "1")
     script.answer("w", "OK", "3")
@@ -629,7 +637,8 @@ def test_info_tells_all_about_a_pipe(pipes):
     pipes.sleep(2)
     assert pipes.info("p") == {
         "name": "p", "id": "70", "made": 0.0, "chunks": 1, "bytes": 3, "first": 2, "next": 3, "links": 1, "writers": 1,
-        "readers": 0, "blocked": 0, "durable": False, "written": 2, "read": 1, "write_rate": 0.0, "read_rate": 0.0,
+        "readers": 0, "blocked": 0,
+        "max_chunk": 16 * MIB, "durable": False, "written": 2, "read": 1, "write_rate": 0.0, "read_rate": 0.0,
         "idle": 2.0, "groups": {},
     }  # fmt: skip
     pipes.write("p", "a", "b")

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from scale0_core.api import get_logger
-from scale0_zpipes.client.errors import PipeError, PipeLostError, PipeTimeoutError, Stage, closed
+from scale0_zpipes.client.errors import PipeError, PipeLostError, PipeTimeoutError, Stage, closed, inherited
 from scale0_zpipes.client.link import Engine, Link
 from scale0_zpipes.client.session import NEVER, Session
 from scale0_zpipes.client.sessions import BATCH_BYTES, BATCH_CHUNKS, WINDOW, ReaderSession, WriterSession
 from scale0_zpipes.client.setup import TIMEOUT, Start, as_chunk, reader_session, writer_session
-from scale0_zpipes.client.sync import GOODBYE, SLICE
+from scale0_zpipes.client.sync import GOODBYE, SHORT, SLICE
 
 _LOG = get_logger("zpipes")
 
@@ -196,6 +196,8 @@ class _End(Pipe, Generic[S]):
     def _running(self) -> _Driver:
         if self._driver is None:
             raise RuntimeError("open a pipe by await Pipe.open(...) or async with Pipe.open(...)")
+        if self._driver.engine.inherited:
+            raise inherited(self._session.name)
         return self._driver
 
     def _check(self) -> _Driver:
@@ -257,7 +259,16 @@ class PipeReader(_End[ReaderSession]):
                 found.append(chunk)
             return chunk is not None
 
-        await self._wait(took, timeout)
+        try:
+            await self._wait(took, timeout)
+        except PipeTimeoutError as error:
+            # shorter than the way to the broker and back, so it is not known yet whether there is a chunk
+            if timeout is None or timeout >= SHORT or error.stage is not Stage.CHUNK:
+                raise
+            chunk = await self._take_or_empty(SHORT)
+            if chunk is None:
+                raise
+            return chunk
         return found[0]
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -276,10 +287,10 @@ class PipeReader(_End[ReaderSession]):
 
     async def drain(self) -> AsyncIterator[bytes]:
         """Iterate over the chunks that are there; ends when the pipe is empty."""
-        while (chunk := await self._take_or_empty()) is not None:
+        while (chunk := await self._take_or_empty(self._session.patience)) is not None:
             yield chunk
 
-    async def _take_or_empty(self) -> bytes | None:
+    async def _take_or_empty(self, timeout: float) -> bytes | None:
         session = self._session
         found: list[bytes] = []
 
@@ -295,7 +306,7 @@ class PipeReader(_End[ReaderSession]):
 
         self._check()
         session.empty = False
-        await self._wait(took_or_empty, session.patience)
+        await self._wait(took_or_empty, timeout)
         return found[0] if found else None
 
     def done(self) -> None:
@@ -353,6 +364,9 @@ class PipeReader(_End[ReaderSession]):
         """
         if self._closing or self._driver is None:
             return
+        if self._driver.engine.inherited:
+            self._closing = True
+            return
         self._closing = True
         if consumed:
             self._session.consume(time.monotonic())
@@ -397,6 +411,7 @@ class PipeWriter(_End[WriterSession]):
         """Write a chunk; waits for room, or for at most so many seconds: then a PipeFullError says so."""
         data = as_chunk(chunk)
         driver, session = self._check(), self._session
+        session.check(data)
         if not self._batch:
             async with self._turn:
                 await self._write_through(data, timeout)
@@ -452,6 +467,9 @@ class PipeWriter(_End[WriterSession]):
     async def close(self, timeout: float | None = None) -> None:
         """Send what was written, wait until it is acknowledged, and close; an error tells of what was not."""
         if self._closing or self._driver is None:
+            return
+        if self._driver.engine.inherited:
+            self._closing = True
             return
         try:
             if self._session.error is None:

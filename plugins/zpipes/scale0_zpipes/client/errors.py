@@ -8,7 +8,7 @@
     ├── PipeLostError            the broker cannot be reached
     ├── PipeBusyError            another reader is at the pipe
     ├── PipeGoneError            chunks were asked for that are there no more
-    ├── PipeTooLargeError        a chunk is larger than the pipe may ever hold
+    ├── PipeTooLargeError        a chunk is larger than the broker takes
     └── PipeClosedError          the pipe was closed by its user
 """
 
@@ -75,7 +75,7 @@ class PipeGoneError(PipeError):
 
 
 class PipeTooLargeError(PipeError):
-    """A chunk is larger than the pipe may ever hold; it was not written."""
+    """A chunk is larger than the broker takes; it was not written."""
 
     exit_code = DATA
 
@@ -91,7 +91,7 @@ _BY_CODE: dict[int, type[PipeError]] = {
 _REMEDIES = {
     409: "end the other reader, or read as a group of your own: Pipe.open(name, 'r', group='mine')",
     410: "begin later",
-    413: "write smaller chunks, or raise plugin.zpipes.max_pipe_bytes",
+    413: "write smaller chunks, or raise plugin.zpipes.max_message and max_pipe_bytes",
     429: "read the pipe, or raise its limits in [plugin.zpipes]",
     507: "look at the disk that has the broker's data folder",
 }
@@ -103,6 +103,30 @@ def refused(pipe: bytes, code: int, reason: str, stage: Stage, consequence: str 
     what = f"pipe {printable(pipe)}: the broker refuses with code {code}"
     remedy = _REMEDIES.get(code, "scale0 zpipes info shows the pipe")
     return kind(what, printable(reason, 1000), consequence, remedy, pipe=pipe, stage=stage, code=code)
+
+
+def too_large(pipe: bytes, size: int, limit: int) -> PipeTooLargeError:
+    """Make the error for a chunk that the broker would refuse."""
+    what = f"pipe {printable(pipe)}: a chunk of {size} bytes is too large"
+    why = f"the broker takes at most {limit} bytes"
+    remedy = "write smaller chunks, or raise plugin.zpipes.max_message and max_pipe_bytes"
+    return PipeTooLargeError(what, why, "it was not written", remedy, pipe=pipe, code=413)
+
+
+def inherited(pipe: bytes) -> PipeError:
+    """Make the error for a pipe that was opened before this process was forked."""
+    what = f"pipe {printable(pipe)} was opened before a fork, by the parent process"
+    why = "its connection and its threads are the parent's"
+    remedy = "open the pipe in the child, after the fork"
+    return PipeError(what, why, "nothing was read or written", remedy, pipe=pipe, stage=Stage.CLOSED)
+
+
+def nobody_there(pipe: bytes, address: str, reason: str) -> PipeLostError:
+    """Make the error for a local address at which nobody listens."""
+    what = f"pipe {printable(pipe)}: the broker at {address} cannot be reached"
+    why = f"{Stage.CONNECTING.value}: {reason}"
+    remedy = "start a broker with the plugin zpipes: scale0 broker"
+    return PipeLostError(what, why, "the pipe is not opened", remedy, pipe=pipe, stage=Stage.CONNECTING)
 
 
 def closed(pipe: bytes) -> PipeClosedError:

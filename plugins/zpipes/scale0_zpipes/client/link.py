@@ -14,7 +14,8 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.client import link as core
-from scale0_zpipes.client.errors import PipeError, Stage
+from scale0_core.client.listening import why_nobody_listens
+from scale0_zpipes.client.errors import PipeError, Stage, nobody_there
 from scale0_zpipes.client.session import Session
 
 BATCH = 100
@@ -67,8 +68,13 @@ class SharedContext:
             self._context = None
         context.term()
 
+    def start_anew(self) -> None:
+        """Forget the context of the parent process, and who had the lock when this one was forked."""
+        self._lock, self._context = threading.Lock(), None
+
 
 CONTEXT = SharedContext()
+os.register_at_fork(after_in_child=CONTEXT.start_anew)
 
 
 class Link:
@@ -124,6 +130,11 @@ class Engine:
         self._number = 0
         self._process = os.getpid()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is another process than the one that made it: sockets and threads do not survive a fork."""
+        return self._process != os.getpid()
+
     def start(self) -> None:
         """Begin to connect; raises a PipeError when the address is no address."""
         self.session.start(time.monotonic())
@@ -161,7 +172,12 @@ class Engine:
                 count += 1
             return True
         if events and session.wanted == self._number:
-            session.on_unlinked(now)
+            # only on the first connection: a broker that was there once may come back
+            reason = "" if session.reached else why_nobody_listens(session.address)
+            if reason:
+                session.end(nobody_there(session.name, session.address, reason), now)
+            else:
+                session.on_unlinked(now)
         return False
 
     def apply(self) -> None:
@@ -193,6 +209,8 @@ class Engine:
         if self.closed:
             return
         self.closed = True
+        if self.inherited:
+            return  # all of it is the parent's
         self.session.abandon()
         self._let_go(linger_ms)
         CONTEXT.release(self._context)
@@ -202,7 +220,7 @@ class Engine:
         if self.link is None:
             return
         self.on_link(None)
-        if words and self._process == os.getpid():
+        if words:
             linger_ms = max(linger_ms, LAST_WORDS_MS)
             with contextlib.suppress(zmq.ZMQError):
                 for frames in words:

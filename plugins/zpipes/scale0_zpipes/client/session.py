@@ -33,6 +33,8 @@ class Session(ABC):
         self.out: list[Frames] = []
         self.wanted = 0
         self.linked = self.ready = False
+        self.reached = False
+        """Whether there has ever been a connection."""
         self.error: PipeError | None = None
         """What ended the session."""
         self.refusal: tuple[int, str] | None = None
@@ -64,7 +66,7 @@ class Session(ABC):
 
     def on_linked(self, now: float) -> None:
         """There is a connection: open the pipe."""
-        self.linked = True
+        self.linked = self.reached = True
         self._greet(now)
 
     def on_unlinked(self, now: float) -> None:

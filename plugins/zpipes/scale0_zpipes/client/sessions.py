@@ -8,7 +8,7 @@ from random import Random
 
 from scale0_core.api import MIB, Frames, printable
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.client.errors import PipeError, Stage, refused
+from scale0_zpipes.client.errors import PipeError, Stage, refused, too_large
 from scale0_zpipes.client.session import NEVER, Session
 
 WAIT_MS = 10_000
@@ -75,6 +75,12 @@ class WriterSession(Session):
     def has_room(self) -> bool:
         """Whether another chunk is taken."""
         return self.pending_bytes < self._most * self._batch_bytes or self.idle
+
+    def check(self, chunk: bytes) -> None:
+        """Raise a PipeTooLargeError for a chunk that the broker would refuse, as it said when the pipe was opened."""
+        limit = self.info.get("max_chunk")
+        if limit is not None and len(chunk) > limit:
+            raise too_large(self.name, len(chunk), limit)
 
     def write(self, chunk: bytes, now: float) -> None:
         """Take a chunk; look at ``has_room`` first."""
@@ -154,7 +160,9 @@ class WriterSession(Session):
         self._ping_at = now + PING_AFTER if owed else NEVER
 
     def _understood(self, command: bytes, frames: Frames) -> None:
-        """Take it as it is: that the pipe is open is all that a writer needs to know."""
+        """Send no more at once than the broker takes in one frame."""
+        if command == b"INFO":
+            self._batch_bytes = min(self._batch_bytes, self.info.get("max_chunk", self._batch_bytes))
 
     def _opened(self, now: float) -> None:
         self._push(now)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Generic, Literal, TypeVar, overload
 
 from scale0_core.api import get_logger
-from scale0_zpipes.client.errors import PipeLostError, PipeTimeoutError, Stage, closed
+from scale0_zpipes.client.errors import PipeLostError, PipeTimeoutError, Stage, closed, inherited
 from scale0_zpipes.client.files import reading_file, writing_file
 from scale0_zpipes.client.link import Engine
 from scale0_zpipes.client.session import NEVER, Session
@@ -24,6 +25,8 @@ _LOG = get_logger("zpipes")
 
 SLICE = 0.25
 """Seconds after which somebody who waits looks whether the broker has been away for too long."""
+SHORT = 1.0
+"""Seconds that a broker has to answer whether there is a chunk, though the time to wait for one is over."""
 LINGER_MS = 200
 GOODBYE = 1.0
 """Seconds that a broker has to answer when a pipe is closed."""
@@ -73,13 +76,29 @@ class Pipe(ABC):
         self.close()
 
 
+class _Lock:
+    """A lock that is not waited for in a forked child: whoever had it may be a thread that is not there."""
+
+    def __init__(self, name: bytes) -> None:
+        self._lock = threading.RLock()
+        self._name, self._process = name, os.getpid()
+
+    def __enter__(self) -> None:
+        if os.getpid() != self._process:
+            raise inherited(self._name)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class _End(Pipe, Generic[S]):
     """One end of a pipe, with its session."""
 
     def __init__(self, session: S) -> None:
         self._session = session
         self._engine = Engine(session)
-        self._lock = threading.RLock()
+        self._lock = _Lock(session.name)
         self._closing = False
         self._tickers: list[_Ticker] = []
         self._finalizer = weakref.finalize(self, _abandon, self._engine, self._tickers)
@@ -183,7 +202,10 @@ class PipeReader(_End[ReaderSession]):
         )  # fmt: skip
 
     def read(self, timeout: float | None = None) -> bytes:
-        """Give the next chunk; waits for one, or for at most so many seconds: then a PipeTimeoutError says so."""
+        """Give the next chunk; waits for one, or for at most so many seconds: then a PipeTimeoutError says so.
+
+        With a timeout of 0 the chunk that is there is given; to find out takes the way to the broker and back.
+        """
         with self._lock:
             self._check()
             chunk = self._session.take(time.monotonic())
@@ -202,7 +224,16 @@ class PipeReader(_End[ReaderSession]):
                 found.append(chunk)
             return chunk is not None
 
-        self._wait(took, timeout)
+        try:
+            self._wait(took, timeout)
+        except PipeTimeoutError as error:
+            # shorter than the way to the broker and back, so it is not known yet whether there is a chunk
+            if timeout is None or timeout >= SHORT or error.stage is not Stage.CHUNK:
+                raise
+            chunk = self._take_or_empty(SHORT)
+            if chunk is None:
+                raise
+            return chunk
         return found[0]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -221,10 +252,10 @@ class PipeReader(_End[ReaderSession]):
 
     def drain(self) -> Iterator[bytes]:
         """Iterate over the chunks that are there; ends when the pipe is empty."""
-        while (chunk := self._take_or_empty()) is not None:
+        while (chunk := self._take_or_empty(self._session.patience)) is not None:
             yield chunk
 
-    def _take_or_empty(self) -> bytes | None:
+    def _take_or_empty(self, timeout: float) -> bytes | None:
         session = self._session
         found: list[bytes] = []
 
@@ -241,7 +272,7 @@ class PipeReader(_End[ReaderSession]):
         with self._lock:
             self._check()
             session.empty = False
-            self._wait(took_or_empty, session.patience)
+            self._wait(took_or_empty, timeout)
         return found[0] if found else None
 
     def done(self) -> None:
@@ -306,6 +337,8 @@ class PipeReader(_End[ReaderSession]):
         :param drop_group: have the broker forget the group.
         """
         self._closing = True
+        if self._engine.inherited:
+            return
         with self._lock:
             if self._engine.closed:
                 return
@@ -354,6 +387,7 @@ class PipeWriter(_End[WriterSession]):
         with self._lock:
             self._check()
             session = self._session
+            session.check(data)
             if not self._batch:
                 self._write_through(data, timeout)
                 return
@@ -423,6 +457,9 @@ class PipeWriter(_End[WriterSession]):
 
     def close(self, timeout: float | None = None) -> None:
         """Send what was written, wait until it is acknowledged, and close; an error tells of what was not."""
+        if self._engine.inherited:
+            self._closing = True  # what was not acknowledged is sent by the parent
+            return
         with self._lock:
             if self._closing:
                 return
@@ -453,7 +490,7 @@ class PipeWriter(_End[WriterSession]):
 class _Ticker:
     """A thread that lets a writer's session work while its user does other things, as long as there is work."""
 
-    def __init__(self, session: WriterSession, engine: Engine, lock: threading.RLock, every: float) -> None:
+    def __init__(self, session: WriterSession, engine: Engine, lock: _Lock, every: float) -> None:
         self._session, self._engine, self._lock, self._every = session, engine, lock, every
         self._work, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="scale0 pipe writer", daemon=True)
@@ -481,6 +518,8 @@ class _Ticker:
 
 def _abandon(engine: Engine, tickers: list[_Ticker]) -> None:
     """Close what belongs to a pipe that nobody refers to any more; its thread, if there is one, may be at work."""
+    if engine.inherited:
+        return
     for ticker in tickers:
         ticker.stop()
     if not tickers:

@@ -187,7 +187,7 @@ class Acknowledged:
 
 
 def campaign(rounds: int, plant: str = "") -> None:
-    with KilledBroker([], {"network": {"liveness": 3}}, write_ms=20, sync_ms=20, plant=plant) as killed:
+    with KilledBroker([], {"network": {"liveness": 3}}, write_ms=200 if plant else 20, plant=plant) as killed:
         acknowledged = Acknowledged(killed.disk)
         killed.rounds(rounds, acknowledged.step, acknowledged.check)
 

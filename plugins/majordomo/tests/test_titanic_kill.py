@@ -91,7 +91,7 @@ def test_what_titanic_acknowledged_is_there_after_200_kills():
 
 def test_a_titanic_that_acknowledges_before_the_commit_is_caught():
     with (
-        KilledBroker(["majordomo"], SETTINGS, plant=ACKNOWLEDGES_TOO_EARLY, sync_ms=50.0) as killed,
+        KilledBroker(["majordomo"], SETTINGS, plant=ACKNOWLEDGES_TOO_EARLY, sync_ms=200.0) as killed,
         pytest.raises(AssertionError, match=r"acknowledged, and lost|closed, and there"),
     ):
         killed.rounds(5, store, check)

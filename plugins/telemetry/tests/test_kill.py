@@ -240,7 +240,7 @@ def test_chunks_that_the_pipe_acknowledged_to_the_publisher_survive_kill_9(count
 @needs_pipes
 def test_a_publisher_that_takes_sent_chunks_for_stored_is_caught_within_5_rounds():
     with (
-        KilledBroker(["zpipes"], DURABLE, write_ms=50, sync_ms=50) as killed,
+        KilledBroker(["zpipes"], DURABLE, write_ms=200, sync_ms=50) as killed,
         pytest.raises(AssertionError, match="round"),
     ):
         killed.rounds(5, publishing(HastyPublisher), checking())

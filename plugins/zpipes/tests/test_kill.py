@@ -269,7 +269,9 @@ def still_so(broker: ProcessBroker, done: tuple[str, str]) -> None:
     what, name = done
     with ExitStack() as closing:
         client = Client(broker, closing)
-        row = json.loads(client.ask("INFO", name)[1])
+        answer = client.ask("INFO", name)
+        assert answer[0] == b"OK", answer
+        row = json.loads(answer[1])
         groups = {"GROUP": {"old": {"next": 1}, "new": {"next": 21}}, "PURGE": {"old": {"next": 1}}, "UNGROUP": {}}
         assert row["groups"] == groups[what]
         assert row["chunks"] == (0 if what == "PURGE" else 20)

@@ -332,7 +332,7 @@ class ZpipesService:
 
     def _goes_to_disk(self, word: bytes, frames: Frames) -> bool:
         """Tell whether a request is answered by the disk, so after all that it owes."""
-        pipe = self._pipes.get(bytes(frames[1])) if word in (b"WRITE", b"PUT") and len(frames) > 1 else None
+        pipe = self._pipes.get(bytes(frames[1])) if word in (b"WRITE", b"PUT", b"MOVE") and len(frames) > 1 else None
         return pipe is not None and pipe.log is not None and pipe.log.kept
 
     def _take(self, frames: Frames, now: float) -> Iterable[Effect]:

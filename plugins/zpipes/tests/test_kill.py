@@ -95,7 +95,7 @@ def puts(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledged:
         client.send("PUT", name, "me", str(first + 1), pack_chunks(chunks[first : first + 5]))
         time.sleep(PACE)
     following = 1
-    for _ in range(number % 3 + 1):
+    for _ in range((1, 2, 12)[number % 3]):  # also all of them: the last is the one that a slow disk is late with
         says, number_ = client.answer()
         assert says == b"OK"
         following = int(number_)
@@ -270,7 +270,7 @@ def still_so(broker: ProcessBroker, done: tuple[str, str]) -> None:
     with ExitStack() as closing:
         client = Client(broker, closing)
         answer = client.ask("INFO", name)
-        assert answer[0] == b"OK", answer
+        assert answer[0] == b"INFO", answer
         row = json.loads(answer[1])
         groups = {"GROUP": {"old": {"next": 1}, "new": {"next": 21}}, "PURGE": {"old": {"next": 1}}, "UNGROUP": {}}
         assert row["groups"] == groups[what]
@@ -319,8 +319,9 @@ keeper.Keeper.store, keeper.Keeper.tell = hasty(keeper.Keeper.store), hasty(keep
 @pytest.mark.parametrize(
     ("plant", "step", "check"),
     [
-        *((ANSWERS_WITH_WHAT_IS_IN_MEMORY, step, kept) for step in (puts, flushes, closes, flushes_by_asyncio, moves)),
-        *((ANSWERS_BEFORE_THE_DISK, step, kept) for step in STEPS),
+        # without ``closes``: CLOSE is answered after all that the disk owes to the connection, whatever was said before
+        *((ANSWERS_WITH_WHAT_IS_IN_MEMORY, step, kept) for step in (puts, flushes, flushes_by_asyncio, moves)),
+        *((ANSWERS_BEFORE_THE_DISK, step, kept) for step in STEPS if step is not closes),
         (ANSWERS_BEFORE_THE_DISK, acks, gone),
         (ANSWERS_BEFORE_THE_DISK, purges_and_groups, still_so),
     ],

@@ -637,8 +637,8 @@ def test_info_tells_all_about_a_pipe(pipes):
     pipes.sleep(2)
     assert pipes.info("p") == {
         "name": "p", "id": "70", "made": 0.0, "chunks": 1, "bytes": 3, "first": 2, "next": 3, "links": 1, "writers": 1,
-        "readers": 0, "blocked": 0,
-        "max_chunk": 16 * MIB, "durable": False, "written": 2, "read": 1, "write_rate": 0.0, "read_rate": 0.0,
+        "readers": 0, "blocked": 0, "max_chunk": 16 * MIB,
+        "durable": False, "lost": 0, "written": 2, "read": 1, "write_rate": 0.0, "read_rate": 0.0,
         "idle": 2.0, "groups": {},
     }  # fmt: skip
     pipes.write("p", "a", "b")

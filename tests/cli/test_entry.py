@@ -144,7 +144,7 @@ def test_completion_knows_names_without_importing_commands(scale0):
     done = scale0(_SCALE0_COMPLETE="bash_complete", COMP_WORDS="scale0 mo", COMP_CWORD="1")
     assert done.out == "plain,mock\n"
     done = scale0(_SCALE0_COMPLETE="bash_complete", COMP_WORDS="scale0 plugins ", COMP_CWORD="2")
-    assert done.out.split() == ["plain,doctor", "plain,ls", "plain,show"]
+    assert done.out.split() == ["plain,doctor", "plain,ls", "plain,resume", "plain,show"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,6 @@ def test_an_unknown_code_exits_with_1_and_names_the_nearest(scale0, code, near):
 
 
 def test_codes_are_those_of_the_specification():
-    # section 3.6 of the protocol
-    numbers = [200, 301, 400, 401, 403, 404, 408, 409, 412, 413, 415, 426, 429, 444, 500, 501, 503, 504]
+    # section 3.6 of the protocol, and 410 for a task that was cancelled
+    numbers = [200, 301, 400, 401, 403, 404, 408, 409, 410, 412, 413, 415, 426, 429, 444, 500, 501, 503, 504]
     assert [int(code) for code in Code] == numbers

@@ -163,7 +163,7 @@ def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
     with pytest.raises(kit.NotReachedError) as caught:
         kit.ask(f"ipc://{tmp_path}/nobody", [b"x"], 0.1, remedy="start the plugin")
     assert (caught.value.problem.why, caught.value.problem.remedy) == (
-        "connecting: there is no such socket",
+        f"connecting: nobody listens at ipc://{tmp_path}/nobody: No such file or directory",
         "start the plugin",
     )
     with pytest.raises(kit.UsageError, match="nowhere is not an address"), kit.connected("nowhere", 0.1):

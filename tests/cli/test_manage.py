@@ -243,4 +243,4 @@ def test_silenced_connections_are_listed_and_forgiven(ask, broker):
 def test_nobody_there(scale0):
     done = scale0("status", "--name", "nobody-has-this-name")
     assert done.code == 69
-    assert "there is no such socket" in done.err
+    assert "nobody listens at ipc://" in done.err

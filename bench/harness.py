@@ -289,7 +289,7 @@ def write_broker_toml(path: Path, wire: str, tables: Mapping[str, Mapping[str, A
     """Write a broker's configuration; whatever the broker keeps lies beside it."""
     own = {
         "broker": {
-            "plugins": [name.removeprefix("plugin.") for name in tables if name.startswith("plugin.")],
+            "plugins": list(dict.fromkeys(name.split(".")[1] for name in tables if name.startswith("plugin."))),
             "runtime_dir": str(path.with_suffix(".run")),
             "data_dir": str(path.with_suffix(".data")),
         },

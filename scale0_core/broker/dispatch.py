@@ -262,6 +262,7 @@ class Dispatcher:
             self.counts.unknown_cancels += 1  # of somebody else's, or crossed the reply on the way
             return []
         task.client.last_seen = now
+        task.client.cancelled += 1
         self.counts.cancelled += 1
         return self._cancel(task, now)
 

@@ -593,7 +593,7 @@ class BrokerService:
             {
                 "identity": client.identity or client.key[1].hex(), "role": "frontend", "state": "known",
                 "services": [], "age_ms": round((now - client.last_seen) * 1000), "open_tasks": client.open,
-                "tasks": client.tasks,
+                "tasks": client.tasks, "cancelled": client.cancelled,
             }
             for client in self.dispatcher.frontends.values()
         ]  # fmt: skip

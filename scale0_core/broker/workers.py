@@ -60,6 +60,7 @@ class Frontend:
     open_tasks: dict[TaskName, Task] = attrs.field(factory=dict)
     """By the client's id; a second task of an id that is taken has the broker's number in its name as well."""
     tasks: int = 0
+    cancelled: int = 0
 
     @property
     def open(self) -> int:

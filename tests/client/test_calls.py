@@ -108,14 +108,15 @@ def test_replies_go_to_the_calls_they_belong_to_in_any_order():
 
 def test_a_call_that_is_over_is_let_go_long_before_its_deadline():
     desk = Desk()
-    answered, forgotten = (Call("echo", (bytes(1000),), Outcome(), timeout=3600.0) for _ in range(2))
-    gone = [weakref.ref(call.sink) for call in (answered, forgotten)]
-    for call in (answered, forgotten):
+    answered, unwanted = (Call("echo", (bytes(1000),), Outcome(), timeout=3600.0) for _ in range(2))
+    gone = [weakref.ref(call.sink) for call in (answered, unwanted)]
+    for call in (answered, unwanted):
         desk.calls.open(call, desk.now)
-    first, _ = desk.sent()
+    first, second = desk.sent()
     desk.reply(first, b"re")
-    desk.calls.forget(forgotten)
-    del answered, forgotten, call
+    desk.calls.cancel(unwanted)
+    assert desk.sent() == [(b"S0C01", b"CANCEL", b"", b"echo", second[4])]
+    del answered, unwanted, call
     gc.collect()
     assert [sink() for sink in gone] == [None, None]
 

@@ -30,7 +30,7 @@ from scale0_core.client.errors import BrokerLostError, ClosedError
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 
 from .history import BrokerLife, Call, Disabled, End, Execution, History, Span, VersionSeen
-from .processes import Crew, WorkerProcess, ask, eventually, freeze, read_records
+from .processes import Crew, WorkerProcess, ask, cancelled_by_clients, eventually, freeze, read_records
 
 SETTLE = 60.0
 """Seconds within which all must have come to rest after the last call."""
@@ -218,6 +218,7 @@ class Scene:
         self._numbers = count()
         self._troubled: set[int] = set()
         self._broker_troubled = False
+        self._cancelled: dict[str, int] = {}
         self._began = time.monotonic()
         self.broker = self._start_broker()
         self._address = self.broker.address("scale0", "frontend")
@@ -263,13 +264,14 @@ class Scene:
         for caller in callers:
             caller.client.ping(SETTLE)  # what was sent before the PONG has come before it
             self.history.late_answers[caller.name] = caller.late
+        self._cancelled = cancelled_by_clients(self.broker)  # with its client, the broker forgets what it has counted
 
     def _finish(self) -> None:
         counts = ask(self.broker, "state")["counts"]
         for worker in self.workers:
             worker.stop()
         self.broker.stop()
-        self._note_life(clean=True, counts=counts)
+        self._note_life(clean=True, counts=counts, cancelled=self._cancelled)
         for line in read_records(self._crew.path):
             if line["event"] == "begin":
                 self.history.executions.append(Execution(line["task"], line["identity"], line["pid"], line["at"]))
@@ -357,9 +359,9 @@ class Scene:
             return
         self._later(self.plan.kill_broker_every, self._kill_broker)
         self.faults["broker killed"] += 1
-        counts = ask(self.broker, "state")["counts"]
+        counts, cancelled = ask(self.broker, "state")["counts"], cancelled_by_clients(self.broker)
         self.broker.kill()
-        self._note_life(clean=False, counts=counts)
+        self._note_life(clean=False, counts=counts, cancelled=cancelled)
         self.broker = self._start_broker()
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -376,7 +378,7 @@ class Scene:
             self._address, f"worker-{number}", interval=self.plan.interval_ms / 1000, concurrency=2, prefetch=2
         )
 
-    def _note_life(self, *, clean: bool, counts: dict[str, int]) -> None:
+    def _note_life(self, *, clean: bool, counts: dict[str, int], cancelled: dict[str, int]) -> None:
         """Keep what the broker's log tells."""
         reasons: Counter[str] = Counter()
         totals: dict[str, int] = {}
@@ -395,6 +397,7 @@ class Scene:
         undelivered = totals.get("undelivered", sum(n for what, n in counts.items() if what.startswith("undelivered")))
         life = BrokerLife(
             began=self._began, ended=time.monotonic(), clean=clean, counts=counts, undelivered=undelivered,
-            dropped=totals.get("dropped", 0), reasons=reasons, to_clients=to_clients, errors=errors,
+            dropped=totals.get("dropped", 0), reasons=reasons, to_clients=to_clients, cancelled=cancelled,
+            errors=errors,
         )  # fmt: skip
         self.history.lives.append(life)

@@ -15,6 +15,7 @@ Times are seconds of the machine's monotonic clock, which all its processes shar
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -94,7 +95,8 @@ class BrokerLife:
 
     ``clean`` when it ended by itself and told its totals. ``counts`` are those it told last when asked for its state,
     ``undelivered`` and ``dropped`` its totals, ``reasons`` the sum of its log lines on messages that could not be sent,
-    ``to_clients`` those of them that were meant for clients.
+    ``to_clients`` those of them that were meant for clients. ``cancelled`` has, by client, the open tasks that it took
+    back, as the broker told last before its end.
     """
 
     began: float
@@ -105,6 +107,7 @@ class BrokerLife:
     dropped: int = 0
     reasons: Mapping[str, int] = attrs.field(factory=dict)
     to_clients: int = 0
+    cancelled: Mapping[str, int] = attrs.field(factory=dict)
     errors: int = 0
 
 
@@ -270,47 +273,58 @@ def check_answers(history: History) -> Iterable[Violation]:
     """(d) Where a client heard nothing, a counter says why; (a) nothing is answered twice.
 
     This looks at clients that repeat no call: there each call is sent once, so that an answer which comes too late
-    belongs to a call that ended by itself. A call to which no answer came at all was passed over by a disabled broker,
-    was open when the broker was killed, or is counted as an answer that could not be delivered.
+    belongs to a call that ended by itself. A client takes back what it gives up, by CANCEL. So a call to which no
+    answer came at all was passed over by a disabled broker, was open when the broker was killed, is counted by the
+    broker of that time as cancelled by this client, or is counted as an answer that could not be delivered.
     """
     repeating = {call.client for call in history.calls if call.retry}
     calls = {call.id: call for call in history.calls if call.client not in repeating}
     silent: Counter[str] = Counter()
-    killed: Counter[str] = Counter()
-    passed_over: Counter[str] = Counter()
+    owed: Counter[tuple[str, int]] = Counter()
+    passed_over = 0
     for end in history.ends:
         if end.is_own_timeout and end.call in calls:
             call = calls[end.call]
             silent[call.client] += 1
-            killed[call.client] += _killed(history, call)
-            passed_over[call.client] += _passed_over(history.disabled, call.at)
+            if _passed_over(history.disabled, call.at):
+                passed_over += 1
+            elif not _killed(history, call):
+                owed[call.client, _life_at(history, end.at)] += 1
+    missing: Counter[str] = Counter()
+    for (client, life), count in owed.items():
+        cancelled = history.lives[life].cancelled.get(client, 0) if history.lives else 0
+        missing[client] += max(count - cancelled, 0)
     unexplained = 0
     for client in {call.client for call in calls.values()}:
         late = history.late_answers.get(client, 0)
         if late > silent[client]:
             yield Violation("a", f"{client} got {late} late answers, but only {silent[client]} calls ended without one")
-        unexplained += max(silent[client] - late - killed[client] - passed_over[client], 0)
+        unexplained += max(missing[client] - late, 0)
     undelivered = sum(life.to_clients for life in history.lives)
     if unexplained > undelivered:
         what = f"{unexplained} calls were never answered, and nothing explains it"
         yield Violation("d", f"{what}: {undelivered} answers are counted as not delivered")
     counted = sum(life.counts.get("disabled", 0) for life in history.lives)
-    if passed_over.total() - sum(history.late_answers.values()) > counted:
-        what = f"{passed_over.total()} calls came to a disabled broker without an answer"
+    if passed_over - sum(history.late_answers.values()) > counted:
+        what = f"{passed_over} calls came to a disabled broker without an answer"
         yield Violation("d", f"{what}, and it counted only {counted} messages")
+
+
+def _life_at(history: History, at: float) -> int:
+    """Give the number of the life in which the broker was told something that was sent at a time."""
+    return max(sum(life.began <= at for life in history.lives) - 1, 0)
 
 
 def _killed(history: History, call: Call) -> bool:
     """Tell whether a broker was killed while it owed the answer to a call; its counters went with it.
 
-    It owes the answer until the deadline, and longer if it stood still meanwhile: its own deadlines move by as much.
+    It owes the answer until the deadline, when the client takes the call back; one that stands still then hears of
+    that when it goes on.
     """
     kills = (life.ended for life in history.lives if not life.clean and life.ended >= call.at)
-    kill = min(kills, default=None)
-    if kill is None:
-        return False
-    stood_still = sum(span.within(call.at, kill) for span in history.frozen)
-    return kill <= call.deadline + stood_still + GRACE
+    kill = min(kills, default=math.inf)
+    heard = max((span.until for span in history.frozen if span.since <= call.deadline < span.until), default=0.0)
+    return kill <= max(call.deadline, heard) + GRACE
 
 
 def _passed_over(times: Iterable[Disabled], at: float) -> bool:

@@ -175,6 +175,11 @@ def workers_of(broker: ProcessBroker) -> dict[str, dict[str, Any]]:
     return {row["identity"]: row for row in ask(broker, "list_clients") if row["role"] == "backend"}
 
 
+def cancelled_by_clients(broker: ProcessBroker) -> dict[str, int]:
+    """Give how many open tasks each client has taken back."""
+    return {row["identity"]: row["cancelled"] for row in ask(broker, "list_clients") if row["role"] == "frontend"}
+
+
 def await_state(broker: ProcessBroker, identity: str, *states: str) -> dict[str, Any]:
     """Wait until the broker holds a worker for this or that."""
 

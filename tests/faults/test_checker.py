@@ -49,8 +49,10 @@ def guarantees(found: History) -> str:
         history(ends=[attrs.evolve(REPLY, at=18.0), REPLY_TOO], stalls=[Span(14.0, 16.5)]),
         # it was killed, and its counters with it
         history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 12.0, clean=False)]),
-        # the same, when it had stood still for so long that its answer would have come late
-        history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)], frozen=[Span(11.0, 14.0)]),
+        # the same, when it stood still at the deadline and until shortly before
+        history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)], frozen=[Span(11.0, 17.5)]),
+        # the client took the call back before the broker could answer
+        history(ends=[TIMEOUT, REPLY_TOO], lives=[attrs.evolve(LIFE, cancelled={"c1": 1})]),
         # it was disabled, and passed over the call
         history(
             ends=[TIMEOUT, REPLY_TOO], executions=[DONE_TOO], disabled=[DISABLED_EARLY],
@@ -103,6 +105,41 @@ def test_what_is_promised_is_no_violation(good: History) -> None:
             "d",
             history(ends=[TIMEOUT, REPLY_TOO], lives=[BrokerLife(0.0, 18.0, clean=False)]),
             id="killed when it should have answered long ago",
+        ),
+        pytest.param(
+            "d",
+            history(
+                ends=[TIMEOUT, REPLY_TOO],
+                lives=[BrokerLife(0.0, 18.0, clean=False)],
+                frozen=[Span(11.0, 14.0), Span(15.5, 17.5)],
+            ),
+            id="killed long after it had heard that the call was taken back",
+        ),
+        pytest.param(
+            "d",
+            history(ends=[TIMEOUT, REPLY_TOO], lives=[attrs.evolve(LIFE, cancelled={"c1": 0, "c2": 9})]),
+            id="cancelled by another client",
+        ),
+        pytest.param(
+            "d",
+            history(
+                ends=[TIMEOUT, REPLY_TOO],
+                lives=[
+                    BrokerLife(0.0, 5.0, clean=False, cancelled={"c1": 9}),
+                    BrokerLife(5.0, 30.0, clean=False),
+                    BrokerLife(30.0, 100.0, clean=True, cancelled={"c1": 9}),
+                ],
+            ),
+            id="cancelled at another time",
+        ),
+        pytest.param(
+            "d",
+            history(
+                calls=[ONCE, AGAIN, attrs.evolve(ONCE, id="too")],
+                ends=[TIMEOUT, REPLY_TOO, attrs.evolve(TIMEOUT, call="too")],
+                lives=[attrs.evolve(LIFE, cancelled={"c1": 1})],
+            ),
+            id="one cancelled, two without an answer",
         ),
         pytest.param(
             "d",

@@ -20,7 +20,6 @@ from .conftest import ClientMaker
 from .processes import (
     PATIENCE,
     Crew,
-    NoAnswerError,
     ask,
     await_state,
     eventually,
@@ -329,26 +328,41 @@ REQUESTS = [
     [b"S0C01", b"NEEDBROKER", b'{"services":[]}'],
     [b"S0C01", b"NONSENSE", b""],
     [b"not of this world"],
-    [b"S0C01", b"MANAGEMENTREQ", b'{"command":"state"}'],
 ]
+COMMANDS = (
+    "list_clients", "list_services", "list_peers", "list_error_clients", "config", "clear_error_client", "kick",
+    "resume", "disable", "reload_config", "nonsense",
+)  # fmt: skip
+"""What nobody may ask of a disabled broker: all but ``state`` and ``enable``."""
+
+
+def request(command: str) -> list[bytes]:
+    return [b"S0C01", b"MANAGEMENTREQ", json.dumps({"command": command}).encode()]
 
 
 def assert_silent(broker: ProcessBroker) -> None:
-    """Try everything but ``enable``."""
+    """Try everything but an ``enable`` that counts: the owner's private socket is told the state, and that is all."""
     with (
         raw_peer(frontend(broker)) as front,
         raw_peer(broker.address("scale0", "backend")) as back,
         raw_peer(broker.address("scale0", "management")) as manager,
     ):
-        for frames in REQUESTS:
+        for frames in (*REQUESTS, *map(request, COMMANDS)):
             for peer in (front, back, manager):
                 peer.send_multipart(frames)
+        for stranger in (front, back):
+            for command in ("state", "enable"):
+                stranger.send_multipart(request(command))
         for header in ("CHECKCONFIG", "READY", "HEARTBEAT", "DISCONNECT"):
             back.send_multipart([b"S0W01", header.encode(), b'{"identity":"w","services":["x"]}'])
         for peer in (front, back, manager):
             assert not said(peer, 0.3)
-    with pytest.raises(NoAnswerError):
-        ask(broker, "state", seconds=0.3)
+        # asked after all of that, and answered first
+        manager.send_multipart(request("state"))
+        _, answer, _, told = manager.recv_multipart()
+        assert (answer, json.loads(told)["state"]) == (b"MANAGEMENTREP", "disabled")
+        for peer in (front, back, manager):
+            assert not said(peer, 0.3)
 
 
 @pytest.mark.requirement("R63")

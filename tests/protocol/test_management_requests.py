@@ -212,7 +212,10 @@ def test_state_shows_totals(talk):
 def test_list_clients_shows_backends_and_frontends(talk):
     script = talk()
     script.join("w", "echo", "convert", window=3, config_version=1)
-    script.given("c", "echo")
+    script.given("c", "echo", "1")
+    unwanted = script.given("c", "echo", "2")
+    script.say("frontend", "c", "CANCEL", "echo", "2")
+    script.reply("w", unwanted, code=410, message="cancelled")
     script.check("c", "frontend", identity="anna")
     backend, frontend = script.ask("list_clients").result
     assert backend == {
@@ -221,7 +224,7 @@ def test_list_clients_shows_backends_and_frontends(talk):
     }  # fmt: skip
     assert frontend == {
         "identity": "anna", "role": "frontend", "state": "known", "services": [], "age_ms": 0, "open_tasks": 1,
-        "tasks": 1,
+        "tasks": 2, "cancelled": 1,
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -399,6 +400,24 @@ def test_a_batch_that_is_larger_than_a_pipe_is_refused_with_advice(world):
     assert len(world.content(pipe)) == 3000
     with pytest.raises(OptionError):
         publish(options(world, "a", "b"), "query", 1, [])
+
+
+@pytest.mark.parametrize(("first_wait", "told"), [(3.0, "refused INFO"), (0.05, "does not answer")])
+def test_who_had_no_room_until_the_end_is_not_taken_for_one_who_is_silent(world, monkeypatch, first_wait, told):
+    """The last try may have no time left; only a whole wait without an answer is silence."""
+    monkeypatch.setattr(wire, "FIRST_WAIT", first_wait)
+    full = [zmq.Frame(part) for part in (b"ERROR", str(min(wire.PASSES)).encode(), b"full")]
+    answers = [full]
+
+    def received(pipes, seconds):
+        if answers:
+            return answers.pop()
+        time.sleep(seconds)
+        return None
+
+    monkeypatch.setattr(Pipes, "_received", received)
+    with Pipes(world.address, 0.5) as pipes, pytest.raises(ZpipesError, match=told):
+        pipes.ask("INFO", "a")
 
 
 @pytest.fixture

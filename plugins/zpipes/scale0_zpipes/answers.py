@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from scale0_core.api import Effect, Frames, JobResult
+from scale0_zpipes.binary import REPLIES
 
 SOCKET = "pipes"
 """The service's one socket."""
@@ -65,7 +66,7 @@ def is_chunk(answer: Frames) -> bool:
     last = answer[-1]
     # by identity, since a chunk may have the same bytes
     return len(answer) == (3 if len(answer) > 2 and not len(answer[1]) else 2) and not any(
-        last is word for word in (OK, PONG, PROBE)
+        last is word for word in (OK, PONG, PROBE, *REPLIES)
     )
 
 

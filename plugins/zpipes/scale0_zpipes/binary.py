@@ -115,8 +115,17 @@ def _end_of_chunk(frame: bytes) -> int:
     return CHUNK.size + CHUNK.unpack_from(frame)[1] if len(frame) >= CHUNK.size else MOST + CHUNK.size
 
 
+FAILED = {kind: b"%b\0" % kind for kind in (INPUT_FAILED, OUTPUT_FAILED, READ_FAILED, WRITE_FAILED, CLOSE_FAILED)}
+"""Failures without a reason."""
+
+REPLIES = (INVALID, PING_OK, INPUT_OK, OUTPUT_OK, WRITE_OK, CLOSE_OK, READ_END, READ_TIMEOUT, *FAILED.values())
+"""Replies that are the same objects each time, so that a chunk of the same bytes is not taken for one."""
+
+
 def with_string(kind: bytes, text: bytes = b"") -> bytes:
     """Write a message that has a name or a reason; ValueError when it is longer than 255 bytes."""
+    if not text and kind in FAILED:
+        return FAILED[kind]
     if len(text) > LONGEST_NAME:
         raise ValueError(f"a string has at most {LONGEST_NAME} bytes, not {len(text)}")
     return b"%b%c%b" % (kind, len(text), text)

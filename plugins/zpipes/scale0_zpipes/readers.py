@@ -409,6 +409,9 @@ class Readers:
                 return pipe  # it was thrown away meanwhile
             if not number:  # it was delivered before there was a log
                 number = log.oldest(log.last + 1) - 1
+                if number < 1:  # no chunk ever had such a number: this was none
+                    LOG.warning("an answer that is no chunk could not be delivered", peer=answer[0])
+                    return None
                 log.chunks[number] = answer[-1]
                 log.first = number
                 self._stock.account(pipe, 1, len(answer[-1]))

@@ -307,12 +307,13 @@ class ZpipesService:
             for probed, turn in self._probed.pop(peer, ()):
                 probed.lose(turn, now)
         is_binary = len(frames) == 2 and memoryview(frames[1])[:2] == SIGNATURE
-        if is_binary and (self._streams.knows(peer) or not self._readers.knows(frames, now)):
+        is_given = is_chunk(frames) and self._readers.knows(frames, now)
+        if is_binary and (self._streams.knows(peer) or not is_given):
             replies = self._streams.undelivered(peer, bytes(frames[1]), reason == "EHOSTUNREACH", now)
             if self._activity is not None:
                 self._activity.streams_used(now)
             return replies
-        if is_chunk(frames) and self._readers.knows(frames, now):
+        if is_given:
             pipe = self._readers.take_back(frames, now)
             if pipe is not None:
                 self._pipes.setdefault(pipe.name, pipe)  # it may have been forgotten as empty

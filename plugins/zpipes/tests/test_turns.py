@@ -12,6 +12,7 @@ import pytest
 
 from scale0_core.api import Job, JobResult
 from scale0_core.testing import Script, SimDisk
+from scale0_zpipes import binary
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
 from scale0_zpipes.journal import Journal
 from scale0_zpipes.service import ZpipesService
@@ -113,6 +114,17 @@ def test_a_chunk_comes_back_though_the_pipe_got_its_first_group_meanwhile():
     turns.turn(read("dead"), ("g", "GROUP", "p", "g"), dead=["dead"])
     assert turns.info()["chunks"] == 2
     assert [turns.turn(read()) for _ in range(2)] == [[("r", b"b")], [("r", b"c")]]
+
+
+@pytest.mark.parametrize("request_", [b"\xaa\xa0\x63", binary.PING, binary.with_string(binary.CLOSE)], ids=repr)
+@pytest.mark.parametrize("way", ["dead", "delayed"])
+def test_an_answer_of_the_binary_dialect_is_never_taken_for_a_chunk_of_a_reader(request_, way):
+    turns = Turns()
+    turns.turn(OPEN, write("a"), read("both"))
+    turns.turn(*[("both", request_)] * 5, **{way: ["both"]})
+    for socket, frames in turns.sent:
+        turns.run(turns.service.on_undelivered(socket, frames, "EHOSTUNREACH", turns.now))
+    assert (turns.info()["chunks"], turns.info()["first"]) == (0, 2)
 
 
 @pytest.mark.parametrize("durable", [False, True])

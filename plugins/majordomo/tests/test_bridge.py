@@ -456,7 +456,8 @@ def test_in_a_real_broker_the_bridge_follows_the_broker_to_tcp(scale0_broker):
     broker = scale0_broker(["majordomo"], settings)
     mdp, frontend = broker.address("majordomo", "requests"), broker.address("scale0", "frontend")
     assert frontend.startswith("tcp://")
-    with Scale0Worker(frontend) as worker, Client(mdp, timeout=20) as client:
+    backend = broker.address("scale0", "backend")  # no format of configurations may be installed
+    with Scale0Worker(frontend, backend=backend) as worker, Client(mdp, timeout=20) as client:
         worker.add("nothing", lambda body: None)
         worker.add("parts", lambda body: iter([b"a", b"b"]))
         worker.wait_ready()

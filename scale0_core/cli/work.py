@@ -24,7 +24,7 @@ def broker_option(command: kit.Command) -> kit.Command:
 @click.command()
 @click.argument("service")
 @click.argument("payload", nargs=-1)
-@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(min=0.001), help="Seconds.")
+@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.001, 86_400), help="Seconds.")
 @click.option("--retry", is_flag=True, help="The service may be called twice: try again when a worker dies.")
 @broker_option
 @kit.output_option

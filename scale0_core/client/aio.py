@@ -254,7 +254,7 @@ class Client(BaseClient):
         """Ask the broker whether it is there; gives the seconds until its answer."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         began = time.monotonic()
-        self._open(Call("", (), FutureSink(future, asyncio.InvalidStateError), timeout=timeout), future)
+        self._open(Call("", (), FutureSink(future, asyncio.InvalidStateError), timeout=self._time(timeout)), future)
         await future
         return time.monotonic() - began
 

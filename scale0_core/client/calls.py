@@ -81,7 +81,7 @@ class Call:
         on_part: Callable[[Reply], None] | None = None,
     ) -> None:  # fmt: skip
         self.service, self.payload, self.sink = service.encode(), payload, sink
-        self.timeout, self.retry, self.on_part = timeout, retry, on_part
+        self.timeout, self.retry, self.on_part = timeout, bool(retry), on_part
         self.deadline = 0.0
         self.sent: float | None = None
         self.sends = 0

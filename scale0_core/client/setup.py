@@ -25,6 +25,8 @@ from scale0_core.protocol.messages import LONGEST_IDENTITY
 ConfigDir = str | Path | None
 
 LARGEST_WINDOW = 10_000
+LONGEST_TIMEOUT = 86_400
+"""Seconds: the protocol takes no longer timeout of a task."""
 CLIENT_LINGER_MS = 200
 WORKER_LINGER_MS = 1000
 PARTS_AT_ONCE = 100
@@ -182,8 +184,8 @@ class BaseClient(ABC):
 
     def _time(self, timeout: float | None) -> float:
         seconds = self._timeout if timeout is None else timeout
-        if not seconds > 0:
-            raise ValueError(f"a timeout is longer than nothing: {seconds}")
+        if not 0 < seconds <= LONGEST_TIMEOUT:
+            raise ValueError(f"timeout must be positive and at most {LONGEST_TIMEOUT} s, got {seconds}")
         return seconds
 
     @abstractmethod

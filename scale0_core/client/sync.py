@@ -173,7 +173,7 @@ class Client(BaseClient):
     def ping(self, timeout: float = 5.0) -> float:
         """Ask the broker whether it is there; gives the seconds until its answer."""
         future, began = CallFuture(self._runner.check), time.monotonic()
-        self._runner.open(Call("", (), FutureSink(future, InvalidStateError), timeout=timeout))
+        self._runner.open(Call("", (), FutureSink(future, InvalidStateError), timeout=self._time(timeout)))
         future.result()
         return time.monotonic() - began
 

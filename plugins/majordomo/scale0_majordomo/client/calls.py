@@ -38,6 +38,7 @@ MARGIN = 0.2
 """The broker is given a little less time than the caller has, so that its answer, which knows more, comes first."""
 
 LONGEST_MS = 86_400_000
+LONGEST_TIMEOUT = LONGEST_MS // 1000
 GRAIN = 0.01
 """Seconds by which a deadline may be late."""
 RETRIED = frozenset((429, 503))
@@ -102,8 +103,8 @@ class Call:
         self, service: str, body: Iterable[bytes | str], sink: Sink, *, timeout: float, retry: bool | None = None,
         priority: int = 0, key: str = "", traceparent: str = "", on_part: Callable[[Reply], None] | None = None,
     ) -> None:  # fmt: skip
-        if not timeout > 0:
-            raise ValueError(f"a timeout is longer than nothing: {timeout}")
+        if not 0 < timeout <= LONGEST_TIMEOUT:
+            raise ValueError(f"timeout must be positive and at most {LONGEST_TIMEOUT} s, got {timeout}")
         self.service, self.body, self.sink = service_name(service), body_frames(body), sink
         plain = retry is None and not priority and not key and not traceparent
         self.terms = NO_TERMS if plain else checked_terms(retry, priority, key, traceparent)

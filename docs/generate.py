@@ -20,12 +20,12 @@ import attrs
 import click
 
 from scale0_core import errors, events, hookspecs
-from scale0_core.broker.seat import SeatCounts
 from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command, scale0
 from scale0_core.cli.errors import EXITS
 from scale0_core.client.session import WORKER
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import describe
+from scale0_core.container.host import SeatCounts
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import GROUP, PluginSet
 from scale0_core.protocol.codes import CODES

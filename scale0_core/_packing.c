@@ -1,5 +1,5 @@
 /* Packed events: a record of forty bytes is made and appended in one call. `packing.py` says what a record is, and has
-   the same in Python for where no compiler is; so has `broker/telling.py` for what is told of a task. */
+   the same in Python for where no compiler is; so has `network/telling.py` for what is told of a task. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

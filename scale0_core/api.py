@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from scale0_core import events, packing
-from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.inner_worker import InnerCancel, InnerTask, InnerWorker
-from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.config.fields import setting
 from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
 from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
 from scale0_core.config.formats import Format
 from scale0_core.config.tree import Node
+from scale0_core.container.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.errors import FormatError, Problem, Scale0Error
 from scale0_core.events import Event, EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
+from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.packing import PackedEvents, Packing
+from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.service import (
     KIB,

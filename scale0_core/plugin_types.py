@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import attrs
 
-from scale0_core.broker.registry import Registry
-from scale0_core.broker.seat import SeatCounts
+from scale0_core.container.host import SeatCounts
+from scale0_core.container.registry import Registry
 from scale0_core.events import Event
 from scale0_core.service import SendFailure
 

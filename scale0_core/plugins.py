@@ -17,9 +17,9 @@ import pluggy
 from stevedore import NamedExtensionManager
 
 from scale0_core import hookspecs
-from scale0_core.broker.seat import CAUGHT
 from scale0_core.config.formats import Format
 from scale0_core.config.structure import nearest, structure
+from scale0_core.container.host import CAUGHT
 from scale0_core.errors import (
     Fault,
     FormatMissingError,

@@ -231,7 +231,7 @@ class Connecting(Protocol):
     def on_refused(self, effect: Connect | Disconnect, reason: str, now: float) -> Iterable[Effect]:
         """Take back a connection that was not made, or not ended.
 
-        ``reason`` is one of those in ``scale0_core/broker/connections.py``, such as ``malformed address`` or
+        ``reason`` is one of those in ``scale0_core/container/connections.py``, such as ``malformed address`` or
         ``not local`` (other machines have the address, and ``wire.insecure`` is off), or the name of an errno.
         """
 

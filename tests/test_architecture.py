@@ -97,7 +97,7 @@ def breaches(paths: list[Path], modules: set[str]) -> list[str]:
 def test_the_sources_are_found():
     names = {name_of(path) for path in TREES}
     assert {"scale0_core.io.loop", "scale0_core", "scale0_core.cli", "scale0_echo.service"} <= names
-    assert "scale0_core.broker.seat.Seat" in imports(CORE / "io" / "loop.py")
+    assert "scale0_core.container.host.Seat" in imports(CORE / "io" / "loop.py")
     assert "zmq" in imports(CORE / "io" / "loop.py")
 
 
@@ -248,7 +248,7 @@ def test_the_core_imports_no_plugin():
 
 
 def test_the_sans_io_parts_of_the_core_do_not_import_io():
-    folders = {CORE, CORE / "broker", CORE / "protocol", CORE / "config"}
+    folders = {CORE, CORE / "container", CORE / "network", CORE / "parts", CORE / "protocol", CORE / "config"}
     entry_points = {"__main__.py", "pytest_plugin.py"}  # the command line and the fixture, on top of everything
     pure = [path for path in CORE_SOURCES if path.parent in folders and path.name not in entry_points]
     assert len(pure) > 10
@@ -267,7 +267,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Enum]]:
     """Find every table of (state, event) to state in the parts of the core that do no I/O."""
     found = {}
     for path in CORE_SOURCES:
-        if path.parent.name in ("protocol", "broker", "client"):
+        if path.parent.name in ("protocol", "container", "network", "client"):
             module = importlib.import_module(name_of(path))
             found.update(
                 {f"{module.__name__}.{name}": value for name, value in vars(module).items() if is_table(value)}

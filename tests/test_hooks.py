@@ -30,8 +30,8 @@ from scale0_core.api import (
     RunningBroker,
     hookimpl,
 )
-from scale0_core.broker.reporter import Reporter
 from scale0_core.client import Client, Worker
+from scale0_core.container.reporter import Reporter
 from scale0_core.plugins import PluginSet, installed_plugins
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ import stevedore
 import zmq
 
 from scale0_core.api import API_VERSION, BatchReport, Endpoint, PluginInfo, hookimpl, setting
-from scale0_core.broker.seat import SeatCounts
 from scale0_core.config.files import read_config
+from scale0_core.container.host import SeatCounts
 from scale0_core.errors import (
     ConfigError,
     Exit,

@@ -189,7 +189,7 @@ def password() -> None:
     """Make the hash of a password for network.users; the password is asked for, or read from stdin."""
     import secrets
 
-    from scale0_core.broker.passwords import hash_password
+    from scale0_core.network.passwords import hash_password
 
     if sys.stdin.isatty():
         secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)

@@ -11,7 +11,6 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
-from scale0_core.broker.deadlines import Deadlines
 from scale0_core.client.errors import (
     BrokerLostError,
     CallError,
@@ -22,6 +21,7 @@ from scale0_core.client.errors import (
     error_for,
 )
 from scale0_core.logs import printable
+from scale0_core.parts.timers import Deadlines
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Options

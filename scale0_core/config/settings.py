@@ -8,9 +8,9 @@ from typing import Literal
 
 import attrs
 
-from scale0_core.broker.seat import SeatLimits
 from scale0_core.config.fields import at_least_1, not_negative, setting
 from scale0_core.config.network import NetworkConfig
+from scale0_core.container.host import SeatLimits
 from scale0_core.service import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]

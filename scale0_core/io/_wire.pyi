@@ -3,7 +3,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 from typing_extensions import Buffer
 
-from scale0_core.broker.seat import ReceiveBatch
+from scale0_core.container.host import ReceiveBatch
 from scale0_core.service import Frames, Send
 
 class Blob(Buffer):

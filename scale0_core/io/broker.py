@@ -16,12 +16,11 @@ import attrs
 import zmq
 
 from scale0_core import __version__
-from scale0_core.broker.door import BrokerSeat, SeatWithDoor, make_seat
-from scale0_core.broker.registry import Provider, ServiceStats
-from scale0_core.broker.reporter import Reporter
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import BrokerSettings
+from scale0_core.container.registry import Provider, ServiceStats
+from scale0_core.container.reporter import Reporter
 from scale0_core.errors import (
     AddressError,
     AddressInUseError,
@@ -37,8 +36,9 @@ from scale0_core.errors import (
 )
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
-from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
+from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
+from scale0_core.network.plugin import NetworkPlugin
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.jobs import run_batch
 from scale0_core.service import Job, JobResult
 
 Done = Callable[[list[JobResult]], None]

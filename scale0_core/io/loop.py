@@ -14,11 +14,10 @@ from functools import partial
 import attrs
 import zmq
 
-from scale0_core.broker.connections import CLOSED, Connections
-from scale0_core.broker.door import BrokerSeat, SeatWithDoor
-from scale0_core.broker.outbox import GONE, Outbox, Outcome
-from scale0_core.broker.seat import BUSY, Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.connections import CLOSED, Connections
+from scale0_core.container.host import BUSY, Seat
+from scale0_core.container.outbox import GONE, Outbox, Outcome
 from scale0_core.events import Event
 from scale0_core.io.clock import SteadyClock
 from scale0_core.io.jobs import JobThreads
@@ -26,6 +25,7 @@ from scale0_core.io.sockets import OpenSocket, open_socket
 from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, Queues, choose_wire
 from scale0_core.logs import get_logger
+from scale0_core.network.door import BrokerSeat, SeatWithDoor
 from scale0_core.plugin_types import BatchReport
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import zmq
 from zmq.backend import Socket as BareSocket
 
-from scale0_core.broker.outbox import MALFORMED
-from scale0_core.broker.seat import ReceiveBatch
+from scale0_core.container.host import ReceiveBatch
+from scale0_core.container.outbox import MALFORMED
 from scale0_core.errors import WireMissingError
 from scale0_core.service import Frames, Send
 

@@ -7,8 +7,8 @@ from random import Random
 
 import attrs
 
-from scale0_core.broker.connections import ID_IN_USE, NOT_LOCAL, Connections
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.connections import ID_IN_USE, NOT_LOCAL, Connections
+from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
 from scale0_core.testing.contract import SENDS_ONLY, StrictSeat, endpoint_faults

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
-from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.container.host import Seat, SeatLimits
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, Job, Service, SocketKind
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from types import EllipsisType
 
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.jobs import run_batch
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
 from scale0_core.testing.contract import StrictSeat
 from scale0_core.testing.frames import Text, as_delivered, as_frames, show_frames

@@ -13,7 +13,7 @@ from random import Random
 
 import attrs
 
-from scale0_core.broker.seat import SeatLimits
+from scale0_core.container.host import SeatLimits
 from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
 from scale0_core.testing.simsockets import PARTNERS, SimSocket

@@ -8,10 +8,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from scale0_core.broker.connections import Connections
-from scale0_core.broker.jobs import run_batch
-from scale0_core.broker.outbox import MALFORMED
-from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.container.connections import Connections
+from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.jobs import run_batch
+from scale0_core.container.outbox import MALFORMED
 from scale0_core.service import Connect, Disconnect, Job, JobResult, Send, Service
 from scale0_core.testing.contract import StrictSeat, send_fault
 from scale0_core.testing.frames import as_delivered

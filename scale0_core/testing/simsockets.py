@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from scale0_core.broker.connections import ID_IN_USE
+from scale0_core.container.connections import ID_IN_USE
 from scale0_core.service import Endpoint, Frames, SocketKind
 from scale0_core.testing.simlink import Carrier, Pipe
 

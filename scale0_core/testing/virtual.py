@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from scale0_core.broker.jobs import run_batch
-from scale0_core.broker.seat import Seat
+from scale0_core.container.host import Seat
+from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import zmq
 
-from scale0_core.broker.passwords import hash_password
+from scale0_core.network.passwords import hash_password
 
 SETTINGS = {
     "network": {

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker.seat import SeatLimits
 from scale0_core.config.settings import CoreSettings, LimitSettings, setting
 from scale0_core.config.structure import describe, structure
+from scale0_core.container.host import SeatLimits
 from scale0_core.plugins import PluginSet, installed_plugins
 
 ROOT = Path(__file__).parents[2]

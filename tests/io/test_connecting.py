@@ -7,9 +7,9 @@ import logging
 import pytest
 import zmq
 
-from scale0_core.broker.connections import ID_IN_USE, MALFORMED_ADDRESS, NO_SOCKET, NOT_LOCAL, REUSE_AFTER
-from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.connections import ID_IN_USE, MALFORMED_ADDRESS, NO_SOCKET, NOT_LOCAL, REUSE_AFTER
+from scale0_core.container.host import Seat
 from scale0_core.io.loop import Loop
 from scale0_core.service import Connect, Disconnect, Endpoint
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.host import Seat, SeatLimits
 from scale0_core.io.clock import SteadyClock
 from scale0_core.io.loop import DRAIN_PAUSE, Loop
 from scale0_core.service import Endpoint, Job, SocketKind

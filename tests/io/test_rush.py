@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from scale0_core.broker.door import SeatWithDoor
-from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.host import Seat, SeatLimits
 from scale0_core.io.loop import Loop
 from scale0_core.io.wire import native_problem
+from scale0_core.network.door import SeatWithDoor
 from scale0_core.service import Endpoint, Job, SocketKind
 
 pytestmark = pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")

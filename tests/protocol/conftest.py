@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker import management
-from scale0_core.broker.negotiation import RunningConfig
-from scale0_core.broker.registry import Registry
-from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.config.changes import Changes
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig
+from scale0_core.container.registry import Registry
+from scale0_core.network import management
+from scale0_core.network.negotiation import RunningConfig
+from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.protocol.states import BrokerState
 from scale0_core.testing import Script
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from scale0_core.broker import dispatch, management, offenders, registry
 from scale0_core.config.network import User
+from scale0_core.container import registry
+from scale0_core.network import dispatch, management, offenders
 from scale0_core.protocol.states import BrokerState
 from scale0_core.testing import check_service
 from scale0_core.testing.fuzz import Fuzzer

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scale0_core.broker.inner_worker import InnerCancel, InnerTask, InnerWorker
+from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.protocol.states import BrokerState
 
 GRAIN = 0.05

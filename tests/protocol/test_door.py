@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker.door import BrokerSeat, SeatWithDoor, make_seat
-from scale0_core.broker.hosting import WINDOW
-from scale0_core.broker.inner_worker import LARGEST_FRAME, MOST_FRAMES
-from scale0_core.broker.registry import Provider
-from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.registry import Provider
+from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
+from scale0_core.network.hosting import WINDOW
+from scale0_core.network.inner_worker import LARGEST_FRAME, MOST_FRAMES
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Effect, Endpoint, Frames, Job, JobResult, Send
 from scale0_core.testing.virtual import Driver

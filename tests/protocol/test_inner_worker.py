@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_core.broker.inner_worker import LARGEST_FRAME, MOST_FRAMES, RETRY_AFTER, InnerTask, InnerWorker
-from scale0_core.broker.seat import Seat
+from scale0_core.container.host import Seat
+from scale0_core.network.inner_worker import LARGEST_FRAME, MOST_FRAMES, RETRY_AFTER, InnerTask, InnerWorker
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Endpoint, Frames, Send, SocketKind
 from scale0_core.testing.virtual import Driver

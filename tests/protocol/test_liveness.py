@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker.service import BrokerService
+from scale0_core.network.service import BrokerService
 
 GRAIN = 0.05
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scale0_core.broker.door import BrokerSeat
-from scale0_core.broker.management import LOCK_SECONDS, MOST_CHECKS
-from scale0_core.broker.seat import Seat
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig, User
+from scale0_core.container.host import Seat
+from scale0_core.network.door import BrokerSeat
+from scale0_core.network.management import LOCK_SECONDS, MOST_CHECKS
 from scale0_core.protocol.states import BrokerState
 
 USERS = (User("ada", "secret", "admin"), User("oscar", "secret", "operator"), User("vera", "secret", "viewer"))
@@ -144,7 +144,7 @@ def test_a_right_password_forgives_the_wrong_ones(talk):
 
 
 def test_names_that_do_not_exist_cannot_make_the_broker_forget_the_failures_of_one_that_does(talk, monkeypatch):
-    monkeypatch.setattr("scale0_core.broker.management.MOST_REMEMBERED", 10)
+    monkeypatch.setattr("scale0_core.network.management.MOST_REMEMBERED", 10)
     script = talk(users=USERS)
     for number in range(5):
         script.ask("state", who=f"c{number}", **by("ada", "wrong"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker import dispatch
+from scale0_core.network import dispatch
 from scale0_core.testing import Script
 
 GRAIN = 0.05

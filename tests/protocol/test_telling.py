@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker.hosting import DOOR, Host
-from scale0_core.broker.telling import BEAT_EVERY
 from scale0_core.events import KINDS
+from scale0_core.network.hosting import DOOR, Host
+from scale0_core.network.telling import BEAT_EVERY
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import EventSource
 

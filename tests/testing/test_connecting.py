@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker.connections import ID_IN_USE, REUSE_AFTER
+from scale0_core.container.connections import ID_IN_USE, REUSE_AFTER
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Endpoint
 from scale0_core.testing import ConformanceError, Script, SimNetwork, check_service

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from scale0_core.broker.seat import SeatLimits
+from scale0_core.container.host import SeatLimits
 from scale0_core.service import Endpoint, Job
 from scale0_core.testing import SimFailure, SimNetwork, Weather
 

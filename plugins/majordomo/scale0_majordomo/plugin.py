@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_majordomo.bridge import Bridge
-from scale0_majordomo.bridged import BridgedMajordomo
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridged import BridgedMajordomo
+from scale0_majordomo.service.majordomo import MajordomoService
+from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
-from scale0_majordomo.titanic_store import Store
 
 
 @hookimpl

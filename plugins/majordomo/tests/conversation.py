@@ -8,8 +8,8 @@ from collections import Counter
 import attrs
 
 from scale0_core.testing import Script
-from scale0_majordomo.desk import DRAINING
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.desk import DRAINING
+from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 SOCKET = "requests"

@@ -15,10 +15,10 @@ from scale0_core.client import Client as Scale0Client
 from scale0_core.client import Worker as Scale0Worker
 from scale0_core.testing import Script, check_service
 from scale0_majordomo import CallTimedOutError, Client, RemoteError, Worker
-from scale0_majordomo.bridge import Bridge
-from scale0_majordomo.bridged import BridgedMajordomo
+from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridged import BridgedMajordomo
+from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
-from scale0_majordomo.titanic_store import Store
 
 
 def bridged(registry: Registry | None = None) -> BridgedMajordomo:

@@ -13,7 +13,7 @@ from scale0_core.testing import Script
 from scale0_majordomo.client.calls import GRAIN, Call, ClientSession, Reply
 from scale0_majordomo.client.errors import CallError, RemoteError
 from scale0_majordomo.client.serving import Request, WorkerSession
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 SOCKET = "requests"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing.frames import as_delivered
-from scale0_majordomo import express, queues, records
-from scale0_majordomo.express import make_express
-from scale0_majordomo.service import SOCKET
+from scale0_majordomo.service import express, queues, records
+from scale0_majordomo.service.express import make_express
+from scale0_majordomo.service.majordomo import SOCKET
 
 from .conversation import conserved, make_service
 
@@ -257,7 +257,9 @@ def test_queues_in_c_and_in_python_do_the_same(steps):
 def test_without_the_express_the_same_tests_pass():
     """Where no compiler is, the records and the way of all messages are those in Python."""
     here = Path(__file__).parent
-    blocked = "import sys; sys.modules['scale0_majordomo._express'] = None; import pytest; sys.exit(pytest.main())"
+    blocked = (
+        "import sys; sys.modules['scale0_majordomo.service._express'] = None; import pytest; sys.exit(pytest.main())"
+    )
     chosen = [str(here / name) for name in ("test_service.py", "test_queues.py", "test_draining.py", "test_express.py")]
     done = subprocess.run(
         [sys.executable, "-c", blocked, "-q", "-p", "no:cacheprovider", "-k", "not without_the_express", *chosen],

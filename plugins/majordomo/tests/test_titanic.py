@@ -13,9 +13,9 @@ import pytest
 
 from scale0_core.api import Effect, Endpoint, Frames, JobResult, SocketKind
 from scale0_core.testing import Script
-from scale0_majordomo import titanic, titanic_store
-from scale0_majordomo.titanic import Titanic
-from scale0_majordomo.titanic_store import Store
+from scale0_majordomo.service import titanic, titanic_store
+from scale0_majordomo.service.titanic import Titanic
+from scale0_majordomo.service.titanic_store import Store
 
 SOCKET = "requests"
 HOUR = 3600.0

@@ -12,7 +12,7 @@ PATIENCE_MS = 20_000
 
 ACKNOWLEDGES_TOO_EARLY = """
 from functools import partial
-from scale0_majordomo import titanic
+from scale0_majordomo.service import titanic
 
 def acknowledge_before_commit(self, body, answer, now):
     put = titanic.Put(self._new_id(), bytes(body[0]), tuple(map(bytes, body[1:])))

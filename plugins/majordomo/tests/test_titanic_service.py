@@ -13,9 +13,9 @@ import pytest
 import zmq
 
 from scale0_core.testing import Script
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.majordomo import MajordomoService
+from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
-from scale0_majordomo.titanic_store import Store
 
 
 @pytest.fixture

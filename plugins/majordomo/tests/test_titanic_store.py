@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from scale0_majordomo import titanic_store
-from scale0_majordomo.titanic_store import (
+from scale0_majordomo.service import titanic_store
+from scale0_majordomo.service.titanic_store import (
     Close,
     Done,
     Expire,
@@ -327,7 +327,7 @@ def test_what_was_committed_is_there_after_a_crash_at_any_moment(folder, tmp_pat
 CHILD = """
 import sys
 from pathlib import Path
-from scale0_majordomo.titanic_store import Done, Put, Store
+from scale0_majordomo.service.titanic_store import Done, Put, Store
 
 store = Store(Path(sys.argv[1]))
 store.open()

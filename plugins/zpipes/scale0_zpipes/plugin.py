@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_zpipes.disk import FolderDisk
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.disk import FolderDisk
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 BY_NAME = "ipc://@/zpipes/{name}"

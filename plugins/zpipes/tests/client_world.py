@@ -8,8 +8,8 @@ from random import Random
 from scale0_core.testing import Script, SimDisk
 from scale0_zpipes.client.session import NEVER, Session
 from scale0_zpipes.client.sessions import ReaderSession, WriterSession
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 

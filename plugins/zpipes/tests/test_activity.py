@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from scale0_core.api import EventSource
 from scale0_core.testing import Script, SimDisk
-from scale0_zpipes import activity, binary
 from scale0_zpipes.batches import pack_chunks
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service import activity, binary
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 SOCKET = "pipes"

@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 from scale0_core.api import BrokerContext
-from scale0_zpipes import binary
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
 from scale0_zpipes.plugin import scale0_services
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 PATIENCE_MS = 20_000

@@ -19,7 +19,8 @@ import pytest
 import zmq
 
 from scale0_core.cli import kit
-from scale0_zpipes import Pipe, binary
+from scale0_zpipes import Pipe
+from scale0_zpipes.service import binary
 
 
 def command(*arguments) -> list[str]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scale0_core.testing import DiskCrashed, Script, SimDisk, check_service
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 DURABLE = ZpipesSettings(durable=("d*",))

@@ -11,9 +11,9 @@ from zlib import crc32
 import pytest
 
 from scale0_core.testing import SimDisk
-from scale0_zpipes import index
-from scale0_zpipes.frames import start_of_sum
-from scale0_zpipes.journal import (
+from scale0_zpipes.service import index
+from scale0_zpipes.service.frames import start_of_sum
+from scale0_zpipes.service.journal import (
     Acked,
     Dropped,
     GroupDropped,
@@ -700,7 +700,7 @@ def test_segments_are_numbered_without_gaps():
 
 def test_after_a_group_too_large_for_a_commit_none_is_written(monkeypatch):
     """A writer's next chunks must not be there without those before them."""
-    monkeypatch.setattr("scale0_zpipes.frames._LARGEST_COMMIT", 1000)
+    monkeypatch.setattr("scale0_zpipes.service.frames._LARGEST_COMMIT", 1000)
     disk = SimDisk()
     outcomes = opened(disk).commit([[chunk(1)], [Stored(b"p", 2, b"", 0, bytes(1000))], [chunk(3)]])
     assert [outcome is None for outcome in outcomes] == [True, False, False]

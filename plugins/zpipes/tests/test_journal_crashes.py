@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import DiskCrashed, SimDisk
-from scale0_zpipes.journal import (
+from scale0_zpipes.service.journal import (
     Acked,
     Dropped,
     GroupDropped,

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import SimDisk
-from scale0_zpipes import disk as disk_module
-from scale0_zpipes.disk import MOST_OPEN, Disk, FolderDisk
-from scale0_zpipes.journal import Journal, Removed, Stored
+from scale0_zpipes.service import disk as disk_module
+from scale0_zpipes.service.disk import MOST_OPEN, Disk, FolderDisk
+from scale0_zpipes.service.journal import Journal, Removed, Stored
 
 NAMES = st.sampled_from(["a", "b", "ab", "c", "d", "e"])
 DATA = st.binary(max_size=20)

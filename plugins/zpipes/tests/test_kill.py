@@ -284,7 +284,7 @@ def test_groups_and_purges_that_were_acknowledged_stay(rounds):
 
 
 ANSWERS_WITH_WHAT_IS_IN_MEMORY = """
-from scale0_zpipes import keeper, writers
+from scale0_zpipes.service import keeper, writers
 
 store = keeper.Keeper.store
 
@@ -304,7 +304,7 @@ keeper.Keeper.store = old
 
 ANSWERS_BEFORE_THE_DISK = """
 from scale0_core.api import JobResult
-from scale0_zpipes import keeper
+from scale0_zpipes.service import keeper
 
 def hasty(method):
     def early(self, records, answer=None):

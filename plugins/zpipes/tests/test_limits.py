@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_zpipes import Pipe, PipeLostError, PipeTimeoutError, PipeTooLargeError, aio, binary
+from scale0_zpipes import Pipe, PipeLostError, PipeTimeoutError, PipeTooLargeError, aio
 from scale0_zpipes.batches import pack_chunks
+from scale0_zpipes.service import binary
 
 MIB = 1024 * 1024
 MAX_MESSAGE = MIB

@@ -3,8 +3,8 @@
 import pytest
 
 from scale0_core.api import MIB
-from scale0_zpipes import binary
-from scale0_zpipes.streams import FULL, MANY
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.streams import FULL, MANY
 
 from .streams_model import Broker, data, read_to_the_end
 

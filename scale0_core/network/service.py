@@ -1,0 +1,729 @@
+"""The broker's own service: the Scale0 protocol on its sockets.
+
+Reads messages, keeps the broker's state, and hands each message to the part that knows: the negotiator (who is there),
+the dispatcher (tasks), the management. Tasks and replies, which are most of the traffic, take a short way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+
+from scale0_core.config.changes import Changes
+from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
+from scale0_core.config.tree import to_tree, tree_hash
+from scale0_core.container.registry import Provider, Registry, ServiceStats
+from scale0_core.errors import FormatError, Scale0Error
+from scale0_core.events import CONFIG_CHANGE, Event
+from scale0_core.logs import get_logger, printable
+from scale0_core.network.dispatch import Dispatcher, service_rows, task_error
+from scale0_core.network.hosting import Hosting
+from scale0_core.network.management import (
+    Answer,
+    Arguments,
+    Deferred,
+    DeferredReply,
+    Management,
+    ManagementCommand,
+    ManagementError,
+    Pending,
+)
+from scale0_core.network.negotiation import Negotiator, RunningConfig, answer
+from scale0_core.network.offenders import Offenders
+from scale0_core.network.telling import Telling
+from scale0_core.network.workers import ClientKey, Worker
+from scale0_core.packing import Packing
+from scale0_core.protocol import messages as wire
+from scale0_core.protocol import options as read
+from scale0_core.protocol.codes import Code
+from scale0_core.protocol.messages import MalformedError, Message
+from scale0_core.protocol.states import BROKER, BrokerEvent, BrokerState, ClientEvent, allowed, step
+from scale0_core.service import KIB, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
+
+LOG = get_logger("network")
+
+DRAIN_SECONDS = 10.0
+"""How long a broker that was disabled still passes on replies to tasks it had taken."""
+
+PROBES = (0.02, 0.2)
+"""Seconds after which lost connections are looked into together; twice, since the first may be too early to tell."""
+
+
+@attrs.frozen
+class Reloaded:
+    """A configuration that was read again: from where, what came into force, and what waits for a restart."""
+
+    running: RunningConfig
+    """The same object as before when nothing changed."""
+    source: str = ""
+    changes: Changes = Changes()
+
+
+class Store(Protocol):
+    """Where the broker keeps what must survive; the functions run as jobs."""
+
+    def save_state(self, state: str) -> None:
+        """Keep the broker's state."""
+
+    def reload(self, known: RunningConfig, *, force: bool = False) -> Reloaded:
+        """Read the configuration again and keep a new version; refuse a file that is not whole unless forced."""
+
+
+@attrs.frozen
+class NetworkSockets:
+    """Where the broker listens."""
+
+    frontend: tuple[str, ...]
+    backend: tuple[str, ...]
+    config: tuple[str, ...]
+    management: tuple[str, ...]
+
+
+class BrokerService:
+    """Speaks the Scale0 protocol."""
+
+    name = "scale0"
+
+    def __init__(
+        self,
+        running: RunningConfig,
+        sockets: NetworkSockets,
+        *,
+        store: Store,
+        registry: Registry,
+        wall_time: Callable[[], float],
+        state: BrokerState = BrokerState.ACTIVE,
+        remote_sockets: frozenset[str] = frozenset(),
+    ) -> None:
+        self._state = state
+        self.on_state: Callable[[], None] | None = None
+        """Called when the broker is in another state."""
+        self.quarantined: Callable[[], list[dict[str, Any]]] = list
+        self.resume: Callable[[str, float], list[str]] = lambda name, now: []
+        """What the services of plugins are asked, and told, where there are some."""
+        self.counts: Counter[str] = Counter()
+        self.registry = registry
+        self._store, self._wall_time = store, wall_time
+        self._remote_sockets = remote_sockets
+        self.endpoints: Mapping[str, Endpoint] = _endpoints(sockets)
+        # workers outlive a broker: the numbers of its tasks must not come again when the next one starts
+        first_number = int(wall_time() * 1000) << 20
+        self.dispatcher = Dispatcher(running.network, self._worker_changed, first_number)
+        self.hosting = Hosting(self.dispatcher)
+        self.negotiator = Negotiator(running, self.dispatcher, wall_time, self._offence)
+        self.offenders = Offenders(*_error_client_limits(running.network))
+        self.management = Management(running.network.users, self._management_commands())
+        registry.measure_by("worker", self._stats)
+        self._addresses: Mapping[str, tuple[str, ...]] = {}
+        self._drain_until = -math.inf
+        self._probes: list[float] = []
+        self._lost: dict[str, float] = {}
+        """When connections of a socket were last lost, by socket, until all who may be concerned were probed."""
+        self._started: float | None = None
+        self._now = -math.inf
+        """When the last job ended."""
+        self._handlers = {
+            wire.CHECKCONFIG: self.negotiator.check_config,
+            wire.READY: self.negotiator.ready,
+            wire.HEARTBEAT: self.negotiator.heartbeat,
+            wire.DISCONNECT: self.negotiator.leave,
+            wire.PING: self._ping,
+            wire.TASK: self._task,
+            wire.TASKREPLY: self._task_reply,
+            wire.CANCEL: self._cancel,
+            wire.NEEDBROKER: self._need_broker,
+        }
+
+    @property
+    def running(self) -> RunningConfig:
+        """The configuration in force."""
+        return self.negotiator.running
+
+    @property
+    def state(self) -> BrokerState:
+        """The state of the broker, which is that of all its services."""
+        return self._state
+
+    @property
+    def suspension(self) -> tuple[str, float]:
+        """Why the services of plugins may not serve, empty if they may; and until when they may still answer."""
+        return ("" if self._state is BrokerState.ACTIVE else self._state.value), self._drain_until
+
+    def _set_state(self, state: BrokerState, now: float) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        self._drain_until = now + DRAIN_SECONDS if state is BrokerState.DISABLED else -math.inf
+        if state is BrokerState.ACTIVE:
+            self.dispatcher.closed = False
+        if state is BrokerState.DISABLED:
+            LOG.warning("disabled: nothing but a request to enable is answered")
+        else:
+            LOG.info("enabled")
+        self._tell_change("state", state.value, None, now)
+        if self.on_state is not None:
+            self.on_state()
+
+    @property
+    def events(self) -> list[Event] | None:
+        """What happened since the last turn, or None while nobody observes."""
+        telling = self.dispatcher.telling
+        return None if telling is None else telling.events
+
+    @events.setter
+    def events(self, events: list[Event] | None) -> None:
+        dispatcher, group = self.dispatcher, self.running.network.group
+        dispatcher.telling = None if events is None else Telling(events, group, dispatcher.packing)
+
+    @property
+    def packing(self) -> Packing:
+        """What packed events among those mean."""
+        return self.dispatcher.packing
+
+    def _tell_change(self, subject: str, outcome: str, count: int | None, now: float) -> None:
+        if self.events is not None:
+            self.events.append((CONFIG_CHANGE, now, subject, outcome, count))
+
+    # --- the service interface --------------------------------------------------------------------------------------
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take one message."""
+        if len(frames) == 4 and frames[2] == wire.HEARTBEAT and socket == "backend":
+            beat = self._quick_heartbeat((socket, frames[0]), frames, now)
+            if beat is not None:
+                return (beat,)
+        elif 5 < len(frames) <= wire.MOST_FRAMES and self.state is BrokerState.ACTIVE:
+            # DEALER sockets on either side: no empty frame in front, and nothing to read but the frames themselves
+            command = frames[2]
+            key = (socket, frames[0])
+            try:
+                if command == wire.TASK and frames[1] == wire.FRONTEND:
+                    if len(frames[4]) < 256 and len(frames[5]) < 256 and key not in self.offenders.silenced:
+                        return self.dispatcher.submit(key, frames[:1], frames[3], frames[4:], now)
+                elif command == wire.TASKREPLY and frames[1] == wire.BACKEND and len(frames[5]) < 256:
+                    worker = self.dispatcher.workers.get(key)
+                    if worker is not None and worker.responsive and self._says_nothing_more(frames[3]):
+                        worker.last_seen = now
+                        return self.dispatcher.reply(key, frames[3], frames[4:], now)
+            except MalformedError as error:
+                return self._malformed(key, frames, error, now)
+        return self._receive_any(socket, frames, now)
+
+    def _says_nothing_more(self, options: bytes) -> bool:
+        """Tell whether a reply is a reply and nothing else: no clock to look at, nobody else waits for a sign of it."""
+        return not self.negotiator.claims and (not options or (len(options) <= 128 and b'"time"' not in options))
+
+    def _quick_heartbeat(self, key: ClientKey, frames: Frames, now: float) -> Send | None:
+        worker = self.dispatcher.workers.get(key)
+        if worker is None or self.state is not BrokerState.ACTIVE or frames[1] != wire.BACKEND:
+            return None
+        if key in self.offenders.silenced:
+            return None
+        options = self.negotiator.quick_heartbeat(worker, frames[3], now)
+        return None if options is None else (key[0], (key[1], wire.BACKEND, wire.HEARTBEAT, options))
+
+    def next_deadline(self) -> float | None:
+        """Say when something is due."""
+        tasks, clients = self.dispatcher.next_deadline(), self.negotiator.next_deadline()
+        first = clients if tasks is None or (clients is not None and clients < tasks) else tasks
+        return first if not self._probes else self._probes[0] if first is None else min(first, self._probes[0])
+
+    def on_deadline(self, now: float) -> Iterable[Effect]:
+        """Do what is due."""
+        self.dispatcher.closed = self._silent(now)
+        sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
+        if self._probes and self._probes[0] <= now:
+            self._probes = [moment for moment in self._probes if moment > now]
+            sends += [*self.negotiator.probe_busy(self._lost), *self._probe_frontends()]
+            if not self._probes:
+                self._lost.clear()
+        return self._unless_disabled(sends, now)
+
+    def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
+        """Ask all that have tasks, soon: a connection was lost, and whose is not known."""
+        self._lost[socket] = now
+        if not self._probes:
+            self._probes = [now + later for later in PROBES]
+        elif len(self._probes) < len(PROBES):  # the first of the last round is over, and was too early for this one
+            self._probes.append(now + PROBES[-1])
+        return ()
+
+    def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
+        """Find out whom a message did not reach: a worker, whose tasks go elsewhere, or a frontend."""
+        self.counts[f"undelivered {reason}"] += 1
+        self.dispatcher.closed = self._silent(now)
+        key = (socket, frames[0])
+        worker = self.dispatcher.workers.get(key)
+        if worker is None:
+            if reason != "EAGAIN":
+                return self._unless_disabled(self.dispatcher.frontend_gone(key, now), now)
+            if socket == "frontend":
+                return self._unless_disabled(self.dispatcher.undelivered_answer(key, frames, now), now)
+            return ()
+        start = 2 if worker.delimiter else 1
+        if frames[start + 1] == wire.TASK:
+            sends = self.dispatcher.undelivered_task(bytes(frames[start + 4]), worker, reason, now)
+        elif reason == "EAGAIN":
+            return ()
+        else:
+            sends = []
+        if reason != "EAGAIN":
+            sends += self.negotiator.drop(worker, ClientEvent.LOST, now)
+        return self._unless_disabled(sends, now)
+
+    def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
+        """Go on where a job was waited for."""
+        self._now, token = now, result.token
+        if isinstance(token, Pending):
+            if self.state is BrokerState.DISABLED and token.command.name != "enable":
+                return self.management.too_late()
+            if result.value is False and not token.silent:
+                self._offence(token.key, "wrong credentials", now)
+            return self.management.checked(token, result.value is True, now)
+        if isinstance(token, DeferredReply):
+            return self.management.ended(token, result)
+        if result.error is not None:
+            LOG.error("the broker's records could not be kept", what=str(token), error=repr(result.error))
+            return ()
+        return ()
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def _receive_any(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        key = (socket, frames[0] if frames else b"")
+        if socket == "config":
+            return ()  # somebody subscribes or leaves
+        if self.offenders.silenced and self.offenders.ignores(key, now):
+            self.counts["ignored"] += 1
+            return ()
+        try:
+            message = wire.read_message(frames)
+            if message.command == wire.MANAGEMENTREQ:
+                return self._management(key, message, now)
+            if self.state is not BrokerState.ACTIVE:
+                return self._not_active(key, message, now)
+            handler = self._handlers.get(message.command, self._unknown_command)
+            worker = self.dispatcher.workers.get(key)
+            sends = handler(key, message, now)
+            return sends if worker is None else [*sends, *self._heard_of(worker, message, now)]
+        except MalformedError as error:
+            return self._malformed(key, frames, error, now)
+
+    def _heard_of(self, worker: Worker, message: Message, now: float) -> list[Send]:
+        """Take a message as a sign of life, if the worker is still there; a heartbeat has been taken as one already."""
+        if message.command == wire.HEARTBEAT or self.dispatcher.workers.get(worker.key) is not worker:
+            return []
+        return self.negotiator.sign_of_life(worker, now)
+
+    def _unknown_command(self, key: ClientKey, message: Message, now: float) -> list[Send]:
+        self.counts["unknown command"] += 1
+        reason = f"unknown command {printable(message.command)}"
+        return [answer(key, message, wire.ERROR, code=int(Code.UNKNOWN_COMMAND), message=reason)]
+
+    def _malformed(self, key: ClientKey, frames: Frames, error: MalformedError, now: float) -> list[Effect]:
+        """Tell a sender what was wrong, unless it breaks the rules too often."""
+        self.counts[f"malformed {int(error.code)}"] += 1
+        if not frames or self.state is BrokerState.DISABLED:
+            return []
+        self._offence(key, error.reason, now)
+        delimiter = len(frames) > 1 and not frames[1]
+        envelope = frames[: 2 if delimiter else 1]
+        at = len(envelope)
+        header = bytes(frames[at]) if len(frames) > at and wire.is_header(frames[at]) else wire.FRONTEND
+        options = wire.write_options(code=int(error.code), message=error.reason)
+        if error.code is Code.TOO_LARGE:
+            return [(key[0], (*envelope, header, wire.ERROR, options))]
+        sends: list[Effect] = [(key[0], (*envelope, header, wire.DISCONNECTERROR, options))]
+        worker = self.dispatcher.workers.get(key)
+        return [*sends, *self.negotiator.drop(worker, ClientEvent.REFUSED, now)] if worker else sends
+
+    def _offence(self, key: ClientKey, reason: str, now: float) -> None:
+        """Count something that a connection did wrong."""
+        worker = self.dispatcher.workers.get(key)
+        identity = worker.identity if worker else ""
+        if self.offenders.note(key, reason, now, identity):
+            LOG.warning("client silenced", connection=f"{key[0]}/{key[1].hex()}", identity=identity, reason=reason)
+
+    def _not_active(self, key: ClientKey, message: Message, now: float) -> Iterable[Effect]:
+        if self.state is BrokerState.JOINING:
+            reason, body = "this broker has no configuration yet", message.body
+            if message.command == wire.TASK and len(body) >= 2 and max(len(body[0]), len(body[1])) < 256:
+                named = (bytes(body[0]), bytes(body[1]))
+                if self.dispatcher.telling is not None:
+                    self.dispatcher.telling.refused(named[0], now)
+                return [task_error(key, message.envelope, Code.UNAVAILABLE, reason, named)]
+            return [answer(key, message, wire.ERROR, code=int(Code.UNAVAILABLE), message=reason)]
+        if message.command in (wire.TASKREPLY, wire.CANCEL) and now < self._drain_until and len(message.body) >= 2:
+            return self._handlers[message.command](key, message, now)
+        self.counts["disabled"] += 1
+        return ()
+
+    def _silent(self, now: float) -> bool:
+        """Tell whether it keeps to itself: while disabled, once the time is over in which open tasks may end."""
+        return self.state is BrokerState.DISABLED and now >= self._drain_until
+
+    def _unless_disabled(self, sends: list[Send], now: float) -> list[Send]:
+        if not self._silent(now):
+            return sends
+        for _, frames in sends:
+            command = frames[2 if frames[1] else 3]
+            self.counts[f"unsent while disabled {command.decode()}"] += 1
+        return []
+
+    def _probe_frontends(self) -> list[Send]:
+        """Send a PONG to every client that may be the one that was lost: what it has open is cancelled if it was."""
+        options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
+        return [
+            (frontend.key[0], (frontend.key[1], wire.FRONTEND, wire.PONG, options))
+            for frontend in self.dispatcher.frontends.values()
+            if frontend.takes_probes and frontend.last_seen <= self._lost.get(frontend.key[0], -math.inf)
+        ]
+
+    def _ping(self, key: ClientKey, message: Message, now: float) -> list[Send]:
+        options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
+        return [(key[0], (*message.envelope, message.header, wire.PONG, options, *message.body))]
+
+    def _task(self, key: ClientKey, message: Message, now: float) -> Iterable[Send]:
+        if len(message.body) < 2:
+            raise MalformedError("a TASK has a service, an id and a payload")
+        service, task_id = bytes(message.body[0]), bytes(message.body[1])
+        if len(service) > read.LONGEST_SERVICE or len(task_id) > wire.LONGEST_IDENTITY:
+            raise MalformedError("the service and the id have at most 255 bytes")
+        body = (service, task_id, *message.body[2:])
+        return self.dispatcher.submit(key, message.envelope, wire.write_options(message.options), body, now)
+
+    def _task_reply(self, key: ClientKey, message: Message, now: float) -> Iterable[Send]:
+        if len(message.body) < 2:
+            raise MalformedError("a TASKREPLY has a service, an id and a payload")
+        body = (bytes(message.body[0]), bytes(message.body[1]), *message.body[2:])
+        worker = self.dispatcher.workers.get(key)
+        clock_off = self.negotiator.clock_off(worker, message.options) if worker else ""
+        if worker is None or not clock_off:
+            return self.dispatcher.reply(key, wire.write_options(message.options), body, now)
+        worker.limit = 0  # the reply is passed on, and nothing more comes to a worker that is disconnected
+        sends = self.dispatcher.reply(key, wire.write_options(message.options), body, now)
+        return [*sends, *self.negotiator.refuse(worker, message, Code.CLOCK_OFF, clock_off, now)]
+
+    def _cancel(self, key: ClientKey, message: Message, now: float) -> list[Send]:
+        """CANCEL: a client does not want a task any more. It is not answered."""
+        if len(message.body) != 2:
+            raise MalformedError("a CANCEL has a service and an id")
+        return self.dispatcher.cancel(key, bytes(message.body[0]), bytes(message.body[1]), now)
+
+    def _need_broker(self, key: ClientKey, message: Message, now: float) -> list[Send]:
+        """NEEDBROKER: name other brokers that serve what is wanted, the own group's first."""
+        services = read.services(message.options)
+        unreachable = set(read.texts(message.options, "unreachable"))
+        brokers = [
+            {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
+            for group, broker in self._known_brokers()
+            if broker.identity not in unreachable and _serves(broker, services)
+        ]
+        if not brokers:
+            return [answer(key, message, wire.ERROR, code=503, message="no broker is known that could help")]
+        return [answer(key, message, wire.CHANGEBROKER, brokers=brokers, reason="asked for")]
+
+    def _known_brokers(self) -> list[tuple[str, GroupBroker]]:
+        running = self.running
+        groups = {group.name: group for group in running.network.group_config}
+        groups[running.own_group.name] = running.own_group
+        order = [running.own_group.name, *running.network.fallback_groups]
+        return [(name, broker) for name in order if name in groups for broker in groups[name].brokers]
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    def set_addresses(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
+        """Take note of where the sockets are really open, which is what clients are told."""
+        if not addresses:
+            return
+        running, self._addresses = self.running, addresses
+        identity = running.network.identity
+        written = [broker for broker in running.own_group.brokers if broker.identity == identity]
+        known = written[0] if written else GroupBroker(identity=identity)
+        # what the operator wrote wins: behind a gateway the broker does not know where it is reached
+        own = attrs.evolve(
+            known,
+            services=running.network.services,
+            frontend=known.frontend or next(iter(addresses.get("frontend", ())), ""),
+            backend=known.backend or next(iter(addresses.get("backend", ())), ""),
+            config_sub_port=known.config_sub_port or next(iter(addresses.get("config", ())), ""),
+        )
+        others = tuple(broker for broker in running.own_group.brokers if broker.identity != own.identity)
+        group = attrs.evolve(running.own_group, brokers=(own, *others))
+        given = tree_hash(to_tree(running.network.client_config("", (), group), "client"))
+        self.negotiator.running = attrs.evolve(running, own_group=group, client_hash=given)
+
+    def _apply(self, running: RunningConfig) -> list[Effect]:
+        """Put a new version of the configuration into force, and publish it."""
+        if running.version == self.running.version and self.state is not BrokerState.JOINING:
+            return []
+        self.negotiator.running = running
+        self.set_addresses(self._addresses)
+        self.dispatcher.configure(running.network)
+        hosted = self.hosting.offer(self._now)
+        offenders = self.offenders
+        offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)
+        self.management.set_users(running.network.users)
+        self._set_state(step(BROKER, self.state, BrokerEvent.CONFIGURED), self._now)
+        LOG.info("new configuration", version=running.version, hash=running.hash[:12])
+        if self.dispatcher.telling is not None:
+            self.dispatcher.telling.regroup(running.network.group)
+        self._tell_change("config", "applied", running.version, self._now)
+        published = self._publication() if "config" in self.endpoints and running.network.config_service else []
+        return [*hosted, *published]
+
+    def _publication(self) -> list[Effect]:
+        """Announce the configuration, with what every client may know of it: who listens is not known."""
+        running = self.running
+        network = running.network
+        kind = "JSON" if "JSON" in running.writers else next(iter(sorted(running.writers)), None)
+        text: Frames = ()
+        if kind is not None:
+            try:
+                text = (running.writers[kind](network.client_config("", (), running.own_group)),)
+            except FormatError as error:
+                LOG.error("the configuration is published without its text", config_type=kind, reason=error.reason)
+                kind = None
+        options = wire.write_options(
+            config_version=running.version, config_hash=running.hash, config_type=kind, origin=network.identity,
+            time=self._wall_time(),
+        )  # fmt: skip
+        return [("config", (f"CONFIG/{network.group}/".encode(), wire.PEER, wire.CONFIG, options, *text))]
+
+    # --- registry ---------------------------------------------------------------------------------------------------
+
+    def _worker_changed(self, worker: Worker) -> None:
+        if worker.hosted:  # the registry has it already, and once
+            name = worker.key[1].decode()
+            self.registry.set_tasks(name, worker.identity.removesuffix(f".{name}"), tasks=bool(worker.services))
+            return
+        names = ",".join(service.name.decode("utf-8", "replace") for service in worker.services)
+        LOG.debug("worker changed", identity=worker.identity, state=worker.state.value, services=names)
+        if worker.lost:
+            self.registry.lose(worker.identity)
+            return
+        self.registry.services_of(
+            worker.identity,
+            (
+                Provider(
+                    service=service.name.decode("utf-8", "replace"),
+                    provider=worker.identity,
+                    kind="worker",
+                    state="responsive" if worker.state.value in ("ready", "busy") else worker.state.value,
+                    version=worker.metadata.get("version", ""),
+                    metadata=worker.metadata,
+                    endpoints=tuple(self._addresses.get("frontend", ())),
+                )
+                for service in worker.services
+            ),
+        )
+
+    def _stats(self, service: str) -> ServiceStats | None:
+        queue = self.dispatcher.services.get(service.encode())
+        if queue is None:
+            return None
+        p50, p95, p99 = (round(value * 1000, 3) for value in queue.service_time.percentiles())
+        return ServiceStats(
+            requests=queue.requests, errors=queue.errors, last_error=queue.last_error, waiting=queue.waiting(),
+            p50_ms=p50, p95_ms=p95, p99_ms=p99,
+        )  # fmt: skip
+
+    # --- management -------------------------------------------------------------------------------------------------
+
+    def _management(self, key: ClientKey, message: Message, now: float) -> list[Effect]:
+        silent = self.state is BrokerState.DISABLED
+        trusted = key[0] == "management"
+        if key[0] in self._remote_sockets and not self.running.network.management_insecure:
+            self.counts["management refused"] += 1
+            reason = "management takes passwords over ipc and loopback only; network.management_insecure allows more"
+            return [] if silent else [answer(key, message, wire.MANAGEMENTREP, code=403, message=reason)]
+        return self.management.request(key, message, now, trusted=trusted, silent=silent)
+
+    def _management_commands(self) -> list[ManagementCommand]:
+        return [
+            ManagementCommand("state", "viewer", "the broker's state and totals", self._show_state),
+            ManagementCommand("list_clients", "viewer", "all frontends and backends", self._list_clients),
+            ManagementCommand("list_services", "viewer", "all services", self._list_services),
+            ManagementCommand("list_peers", "viewer", "other brokers that are configured", self._list_peers),
+            ManagementCommand("list_error_clients", "viewer", "connections met with silence", self._list_error_clients),
+            ManagementCommand("config", "viewer", "the configuration's version and hash", self._show_config),
+            ManagementCommand(
+                "clear_error_client", "operator", "forgive silenced connections", self._clear_error_client
+            ),
+            ManagementCommand("kick", "operator", "disconnect a worker by its identity", self._kick),
+            ManagementCommand("resume", "operator", "take a service out of quarantine", self._resume),
+            ManagementCommand("disable", "admin", "answer nothing but enable", self._disable),
+            ManagementCommand("enable", "admin", "answer again", self._enable),
+            ManagementCommand("reload_config", "admin", "read the configuration again", self._reload),
+        ]
+
+    def _show_state(self, _: Arguments, now: float) -> Answer:
+        dispatcher = self.dispatcher
+        return {
+            "identity": self.running.network.identity,
+            "state": self.state.value,
+            "config_version": self.running.version,
+            "config_hash": self.running.hash,
+            "workers": sum(not worker.hosted for worker in dispatcher.workers.values()),
+            "frontends": len(dispatcher.frontends),
+            "services": len(dispatcher.services),
+            "open_tasks": len(dispatcher.tasks),
+            "quarantined": self.quarantined(),
+            "counts": {**attrs.asdict(dispatcher.counts), "crowded": self.negotiator.crowded, **self.counts},
+        }, []
+
+    def _list_clients(self, _: Arguments, now: float) -> Answer:
+        workers: list[dict[str, Any]] = [
+            {
+                "identity": worker.identity, "role": "backend", "state": worker.state.value,
+                "services": [service.name.decode("utf-8", "replace") for service in worker.services],
+                "age_ms": round((now - worker.last_seen) * 1000), "interval_ms": round(worker.granted * 1000),
+                "config_version": worker.config_version, "open_tasks": len(worker.in_hand),
+                "window": worker.window or 1, "skew_ms": round(worker.skew * 1000),
+            }
+            for worker in self.dispatcher.workers.values()
+            if not worker.hosted
+        ]  # fmt: skip
+        frontends: list[dict[str, Any]] = [
+            {
+                "identity": client.identity or client.key[1].hex(), "role": "frontend", "state": "known",
+                "services": [], "age_ms": round((now - client.last_seen) * 1000), "open_tasks": client.open,
+                "tasks": client.tasks, "cancelled": client.cancelled,
+            }
+            for client in self.dispatcher.frontends.values()
+        ]  # fmt: skip
+        return [*workers, *frontends], []
+
+    def _list_services(self, _: Arguments, now: float) -> Answer:
+        rows = {row["service"]: {**row, "kind": "worker"} for row in service_rows(self.dispatcher.services)}
+        hosted = []
+        for entry in self.registry.providers():
+            if entry.kind == "hosted":
+                # where no worker elsewhere offers it, the figures of its tasks are its own, and no service beside it
+                alone = entry.tasks and rows.get(entry.service, {}).get("workers") == 1
+                hosted.append(self._hosted_row(entry, rows.pop(entry.service) if alone else {}))
+        return [*rows.values(), *hosted], []
+
+    def _hosted_row(self, entry: Provider, tasks: Mapping[str, Any]) -> dict[str, Any]:
+        stats = self.registry.stats(entry.service, "hosted")
+        told = {"service": entry.service, "kind": "hosted", "endpoints": list(entry.endpoints), "workers": 1}
+        counted = {"requests": stats.requests, "errors": stats.errors, "last_error": stats.last_error}
+        return {**tasks, **told, "state": entry.state, "tasks": entry.tasks, **counted}
+
+    def _list_peers(self, _: Arguments, now: float) -> Answer:
+        own = self.running.network.identity
+        return [
+            {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
+            for group, broker in self._known_brokers()
+            if broker.identity != own
+        ], []
+
+    def _list_error_clients(self, _: Arguments, now: float) -> Answer:
+        return self.offenders.listing(now), []
+
+    def _show_config(self, _: Arguments, now: float) -> Answer:
+        return {"config_version": self.running.version, "config_hash": self.running.hash}, []
+
+    def _clear_error_client(self, arguments: Arguments, now: float) -> Answer:
+        return {"cleared": self.offenders.clear(str(arguments.get("identity", "")))}, []
+
+    def _kick(self, arguments: Arguments, now: float) -> Answer:
+        identity = arguments.get("identity")
+        workers = self.dispatcher.workers.values()
+        found = [worker for worker in workers if worker.identity == identity and not worker.hosted]
+        if not found:
+            raise ManagementError(Code.NO_SERVICE, f"there is no worker {printable(identity)}")
+        effects: list[Effect] = []
+        for worker in found:
+            envelope: Frames = (worker.key[1], b"") if worker.delimiter else (worker.key[1],)
+            options = wire.write_options(code=403, message="disconnected by an operator")
+            effects.append((worker.key[0], (*envelope, wire.BACKEND, wire.DISCONNECTERROR, options)))
+            effects += self.negotiator.drop(worker, ClientEvent.REFUSED, now)
+        return {"kicked": len(found)}, effects
+
+    def _resume(self, arguments: Arguments, now: float) -> Answer:
+        name = arguments.get("name")
+        try:
+            resumed = self.resume(str(name), now)
+        except Scale0Error as error:
+            raise ManagementError(Code.FAILURE, f"{error.problem.what}: {error.problem.why}") from error
+        if not resumed:
+            raise ManagementError(Code.NO_SERVICE, f"no service of {printable(name)} is quarantined")
+        return {"resumed": resumed}, []
+
+    def _disable(self, _: Arguments, now: float) -> Answer:
+        return self._change_state(BrokerEvent.DISABLE), []
+
+    def _enable(self, _: Arguments, now: float) -> Answer:
+        if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
+            raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
+        return self._change_state(BrokerEvent.ENABLE), []
+
+    def _change_state(self, event: BrokerEvent) -> Deferred:
+        """Go to the state that follows when it is on record, and not before: what fails there changes nothing."""
+
+        def recorded(_: object) -> Answer:
+            state = step(BROKER, self.state, event)
+            sent_away = self._send_away() if state is BrokerState.DISABLED is not self.state else []
+            self._set_state(state, self._now)
+            return {"state": state.value}, [*sent_away]
+
+        return Deferred(Job("store", self._store.save_state, step(BROKER, self.state, event).value), recorded)
+
+    def _reload(self, arguments: Arguments, now: float) -> Answer:
+        read_again = partial(self._store.reload, force=arguments.get("force") is True)
+        return Deferred(Job("store", read_again, self.running), self._reloaded), []
+
+    def _reloaded(self, reloaded: Reloaded) -> Answer:
+        before = self.running.version, self.state
+        effects = self._apply(reloaded.running)
+        return {
+            "read": reloaded.source,
+            "config_version": reloaded.running.version,
+            "changed": before != (reloaded.running.version, self.state),
+            "took_effect": list(reloaded.changes.applied),
+            "needs_restart": list(reloaded.changes.restart),
+        }, effects
+
+    def _send_away(self) -> list[Send]:
+        """Tell everybody who is known where else to go, before the broker falls silent."""
+        own = self.running.network.identity
+        brokers = [
+            {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
+            for group, broker in self._known_brokers()
+            if broker.identity != own
+        ]
+        options = wire.write_options(brokers=brokers, reason="disabled", code=int(Code.OTHER_BROKER))
+        known = self.dispatcher.workers.values()
+        workers = [worker.key for worker in known if not worker.delimiter and not worker.hosted]
+        return [
+            *((socket, (routing_id, wire.BACKEND, wire.CHANGEBROKER, options)) for socket, routing_id in workers),
+            *((socket, (rid, wire.FRONTEND, wire.CHANGEBROKER, options)) for socket, rid in self.dispatcher.frontends),
+        ]
+
+
+def _serves(broker: GroupBroker, services: tuple[str, ...]) -> bool:
+    return broker.services == ALL or not services or bool(set(services) & set(broker.services))
+
+
+def _error_client_limits(network: NetworkConfig) -> tuple[int, float, float]:
+    return network.error_client_threshold, network.error_client_window / 1000, network.error_client_penalty / 1000
+
+
+def _endpoints(sockets: NetworkSockets) -> dict[str, Endpoint]:
+    # workers have heartbeats of their own; ZeroMQ's timers, which it looks for one by one, stall it with thousands
+    heartbeats = {"HEARTBEAT_IVL": 0}
+    endpoints = {
+        "frontend": Endpoint(kind=SocketKind.ROUTER, bind=sockets.frontend, blob_over=8 * KIB, watch_peers=True),
+        "backend": Endpoint(
+            kind=SocketKind.ROUTER, bind=sockets.backend, blob_over=8 * KIB, watch_peers=True, options=heartbeats
+        ),
+        "config": Endpoint(kind=SocketKind.XPUB, bind=sockets.config),
+        "management": Endpoint(kind=SocketKind.ROUTER, bind=sockets.management, max_message=64 * KIB),
+    }
+    return {name: endpoint for name, endpoint in endpoints.items() if endpoint.bind}

@@ -1,0 +1,484 @@
+"""A service's place in the broker: what it returns is collected, what it does wrong is counted and stays there."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import pytest
+
+from scale0_core.container.host import STUCK_PAUSE, Seat, SeatCounts, SeatLimits
+from scale0_core.container.outbox import MALFORMED
+from scale0_core.service import Endpoint, Frames, Job, JobResult, SendFailure
+
+A, B, C = (b"peer", b"a"), (b"peer", b"b"), (b"peer", b"c")
+
+
+class Plain:
+    """Answers each message with itself; ``BAD`` raises."""
+
+    name = "plain"
+    endpoints: ClassVar = {"front": Endpoint(kind="ROUTER")}
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.deadline: Any = None
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Any]:
+        self.calls.append(("receive", socket, frames, now))
+        if frames == BAD:
+            raise ValueError("bad message")
+        return [(socket, frames)]
+
+    def next_deadline(self) -> float | None:
+        if isinstance(self.deadline, Exception):
+            raise self.deadline
+        return self.deadline  # type: ignore[no-any-return]
+
+    def on_deadline(self, now: float) -> Iterable[Any]:
+        self.calls.append(("on_deadline", now))
+        self.deadline = None
+        return [("front", (b"peer", b"tick"))]
+
+
+BAD = (b"peer", b"BAD")
+
+
+class Full(Plain):
+    """Has the two optional parts as well."""
+
+    on_result: Callable[[JobResult], Iterable[Any]] = staticmethod(lambda result: [("front", (b"peer", result.value))])
+
+    def on_job(self, result: JobResult, now: float) -> Iterable[Any]:
+        self.calls.append(("on_job", result, now))
+        return self.on_result(result)
+
+    def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Any]:
+        self.calls.append(("on_undelivered", socket, frames, reason, now))
+        if reason == "EPERM":
+            raise RuntimeError("cannot take it back")
+        return [("front", (b"peer", b"again"))]
+
+
+def returning(effects: Any) -> Plain:
+    service = Full()
+    service.receive = lambda socket, frames, now: effects  # type: ignore[method-assign]
+    return service
+
+
+def job(key: str = "k", token: object = None) -> Job:
+    return Job(key, str, token=token)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("scale0"), "propagate", True)
+    return caplog
+
+
+def events(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().partition(";")[0].partition(":")[0] for record in log.records]
+
+
+def fields(log: pytest.LogCaptureFixture, number: int = -1) -> dict[str, Any]:
+    found: dict[str, Any] = log.records[number].__dict__["fields"]
+    return found
+
+
+# messages in, sends out
+
+
+def test_each_message_is_given_to_the_service_with_the_time():
+    service = Plain()
+    seat = Seat(service)
+    seat.receive("front", [A, B], 7.0)
+    assert service.calls == [("receive", "front", A, 7.0), ("receive", "front", B, 7.0)]
+    assert seat.take_sends() == [("front", A), ("front", B)]
+    assert SeatCounts(received=2) == seat.counts
+
+
+def test_sends_are_taken_once():
+    seat = Seat(Plain())
+    seat.receive("front", [A], 0.0)
+    assert [seat.take_sends(), seat.take_sends()] == [[("front", A)], []]
+
+
+def test_a_generator_is_as_good_as_a_list():
+    seat = Seat(returning(send for send in [("front", A), ("front", B)]))
+    seat.receive("front", [C], 0.0)
+    assert seat.take_sends() == [("front", A), ("front", B)]
+
+
+def test_what_a_generator_gave_before_it_raised_is_kept():
+    def effects() -> Iterable[Any]:
+        yield ("front", A)
+        raise ValueError
+
+    seat = Seat(returning(effects()))
+    seat.receive("front", [C], 0.0)
+    assert (seat.take_sends(), seat.counts.errors) == ([("front", A)], 1)
+
+
+@pytest.mark.parametrize("effects", [None, 5, True])
+def test_returning_what_cannot_be_gone_through_is_an_error(effects: object):
+    seat = Seat(returning(effects))
+    seat.receive("front", [A], 0.0)
+    assert (seat.counts.errors, seat.take_sends(), seat.quarantined) == (1, [], False)
+
+
+# exceptions
+
+
+def test_an_exception_loses_its_own_message_only():
+    seat = Seat(Plain())
+    seat.receive("front", [A, BAD, B], 0.0)
+    assert seat.take_sends() == [("front", A), ("front", B)]
+    assert SeatCounts(received=3, errors=1) == seat.counts
+
+
+def test_what_was_done_before_an_interrupt_is_kept():
+    """It is not for the seat to judge, but messages are answered all the same."""
+    service = Plain()
+    seat = Seat(service)
+    answer = service.receive
+
+    def interrupted(socket: str, frames: Frames, now: float) -> Iterable[Any]:
+        if frames == BAD:
+            raise KeyboardInterrupt
+        return answer(socket, frames, now)
+
+    service.receive = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        seat.receive("front", [A, B, BAD, C], 1.0)
+    assert seat.take_sends() == [("front", A), ("front", B)]
+
+
+def test_after_a_rush_that_failed_the_rest_is_taken_in_order():
+    """What could wait goes before what comes now."""
+    service = Plain()
+    seat = Seat(service)
+    seat.later.append(("front", A))
+    seat.rushed("front", 3, ValueError("in the rush"), iter([B, C]), 5.0)
+    assert seat.take_sends() == [("front", A), ("front", B), ("front", C)]
+    assert (seat.counts.received, seat.counts.errors, seat.later) == (3, 1, [])
+    seat.rushed("front", 4, None, iter(()), 6.0)
+    assert (seat.counts.received, seat.counts.errors) == (7, 1)
+
+
+def test_an_error_is_logged_once_for_each_place_with_who_and_what(log: pytest.LogCaptureFixture):
+    seat = Seat(Plain(), plugin="third_party")
+    seat.receive("front", [BAD, BAD, A, BAD], 0.0)
+    assert (events(log), seat.counts.errors) == (["service raised"], 3)
+    told = fields(log)
+    assert (told["service"], told["plugin"], told["where"]) == ("plain", "third_party", "receive")
+    assert told["error"] == "ValueError('bad message')"
+    assert f"{__file__}:" == told["place"].rstrip("0123456789")
+    assert "raise ValueError" in told["trace"]
+    assert log.records[0].name == "scale0.plugin.third_party"
+
+
+def test_errors_of_another_kind_are_logged_again(log: pytest.LogCaptureFixture):
+    service = Plain()
+    seat = Seat(service)
+    seat.receive("front", [BAD], 0.0)
+    service.deadline = RuntimeError("no idea")
+    seat.next_deadline()
+    assert [fields(log, number)["where"] for number in range(2)] == ["receive", "next_deadline"]
+
+
+def test_a_seat_without_a_plugin_is_named_after_its_service():
+    assert Seat(Plain()).plugin == "plain"
+
+
+# the budget
+
+
+def failing(seat: Seat, times: Iterable[float]) -> None:
+    for now in times:
+        seat.receive("front", [BAD], now)
+
+
+def test_a_service_is_quarantined_when_its_budget_is_used_up(log: pytest.LogCaptureFixture):
+    seat = Seat(Plain(), plugin="third_party", limits=SeatLimits(errors=3, errors_window=60.0))
+    failing(seat, [0.0, 30.0])
+    assert not seat.quarantined
+    failing(seat, [60.0])
+    assert seat.quarantined
+    assert events(log) == ["service raised", "service quarantined"]
+    told = fields(log)
+    assert (told["service"], told["plugin"], told["errors"], told["within"]) == ("plain", "third_party", 3, "60s")
+    assert "scale0 plugins doctor" in told["next"]
+
+
+def test_the_window_slides():
+    seat = Seat(Plain(), limits=SeatLimits(errors=3, errors_window=60.0))
+    failing(seat, [0.0, 30.0, 60.1, 90.1, 120.2])
+    assert not seat.quarantined
+    failing(seat, [120.3])
+    assert (seat.quarantined, seat.counts.errors) == (True, 6)
+
+
+def test_a_budget_of_one_forgives_nothing():
+    seat = Seat(Plain(), limits=SeatLimits(errors=1, errors_window=0.0))
+    failing(seat, [0.0])
+    assert seat.quarantined
+
+
+def test_the_rest_of_the_batch_is_dropped_and_counted():
+    service = Plain()
+    seat = Seat(service, limits=SeatLimits(errors=2))
+    seat.receive("front", [A, BAD, BAD, B, C], 0.0)
+    seat.receive("front", [A, B], 1.0)
+    assert [call[2] for call in service.calls] == [A, BAD, BAD]
+    assert SeatCounts(received=7, errors=2, dropped=Counter(quarantined=4)) == seat.counts
+
+
+def test_what_was_answered_before_the_quarantine_is_still_sent():
+    seat = Seat(Plain(), limits=SeatLimits(errors=1))
+    seat.receive("front", [A, BAD], 0.0)
+    assert seat.take_sends() == [("front", A)]
+
+
+def test_a_quarantined_service_is_not_called_any_more():
+    service = Full()
+    seat = Seat(service, limits=SeatLimits(errors=1))
+    failing(seat, [0.0])
+    service.calls.clear()
+    service.deadline = 0.5
+    assert seat.next_deadline() is None
+    seat.on_deadline(1.0)
+    seat.job_done(JobResult("t", b"v"), 1.0)
+    seat.sent(1, [SendFailure("front", A, "EAGAIN")], 1.0)
+    assert (service.calls, seat.take_sends()) == ([], [])
+    assert seat.counts.dropped == {"quarantined": 1}
+    assert seat.counts.undelivered == {("front", "EAGAIN"): 1}
+
+
+# deadlines
+
+
+@pytest.mark.parametrize(("deadline", "expected"), [(None, None), (math.inf, None), (5.0, 5.0), (0, 0), (-1.5, -1.5)])
+def test_the_deadline_is_the_services(deadline: float | None, expected: float | None):
+    service = Plain()
+    service.deadline = deadline
+    assert expected == Seat(service).next_deadline()
+
+
+@pytest.mark.parametrize(("now", "calls"), [(4.9, []), (5.0, [("on_deadline", 5.0)]), (9.0, [("on_deadline", 9.0)])])
+def test_the_service_is_called_when_it_is_due(now: float, calls: list[Any]):
+    service = Plain()
+    service.deadline = 5.0
+    seat = Seat(service)
+    seat.on_deadline(now)
+    assert calls == service.calls
+    assert [("front", (b"peer", b"tick"))][: len(calls)] == seat.take_sends()
+
+
+class Stuck(Plain):
+    """A deadline that never moves."""
+
+    def on_deadline(self, now: float) -> Iterable[Any]:
+        self.calls.append(now)
+        return [("front", A)]
+
+
+def test_a_deadline_that_does_not_move_is_an_error_and_put_off(log: pytest.LogCaptureFixture):
+    service = Stuck()
+    service.deadline = 5.0
+    seat = Seat(service)
+    seat.on_deadline(5.0)
+    assert (seat.counts.errors, seat.next_deadline()) == (1, 5.0 + STUCK_PAUSE)
+    seat.on_deadline(5.0 + STUCK_PAUSE / 2)
+    seat.on_deadline(5.0 + STUCK_PAUSE)
+    assert service.calls == [5.0, 5.0 + STUCK_PAUSE]
+    assert "the deadline of service plain did not move" in fields(log, 0)["error"]
+    assert seat.take_sends() == [("front", A)] * 2
+
+
+def test_a_deadline_that_never_moves_ends_in_quarantine():
+    service = Stuck()
+    service.deadline = 0.0
+    seat = Seat(service, limits=SeatLimits(errors=4))
+    now = 0.0
+    while (due := seat.next_deadline()) is not None:
+        assert due >= now
+        now = due
+        seat.on_deadline(now)
+    assert (seat.quarantined, len(service.calls)) == (True, 4)
+
+
+def test_a_deadline_that_moves_is_no_error():
+    service = Stuck()
+    service.deadline = 5.0
+    seat = Seat(service)
+    seat.on_deadline(4.0)
+    service.deadline = 6.0
+    seat.on_deadline(5.0)
+    assert seat.counts.errors == 0
+
+
+@pytest.mark.parametrize("deadline", [math.nan, "soon", 10**400, RuntimeError("no idea"), [1.0]])
+def test_a_deadline_that_is_no_time_is_an_error_and_put_off(deadline: object):
+    service = Plain()
+    service.deadline = deadline
+    seat = Seat(service)
+    seat.receive("front", [A], 3.0)
+    assert (seat.next_deadline(), seat.counts.errors) == (3.0 + STUCK_PAUSE, 1)
+    seat.on_deadline(3.05)
+    assert service.calls == [("receive", "front", A, 3.0)]
+
+
+@pytest.mark.parametrize("deadline", [math.nan, "soon", RuntimeError("no idea")])
+def test_a_deadline_that_is_no_time_after_it_was_due(deadline: object):
+    service = Plain()
+    seat = Seat(service)
+    service.on_deadline = lambda now: setattr(service, "deadline", deadline) or ()  # type: ignore[method-assign]
+    service.deadline = 5.0
+    seat.on_deadline(5.0)
+    assert seat.counts.errors == 1
+
+
+def test_an_exception_in_on_deadline_is_counted_and_waits_a_moment():
+    service = Plain()
+    service.deadline = 5.0
+
+    def fail(now: float) -> Iterable[Any]:
+        raise ValueError
+
+    service.on_deadline = fail  # type: ignore[method-assign]
+    seat = Seat(service)
+    seat.on_deadline(8.0)
+    assert (seat.counts.errors, seat.next_deadline()) == (1, 8.0 + STUCK_PAUSE)
+
+
+# jobs
+
+
+class SpecialJob(Job):
+    pass
+
+
+def test_jobs_are_sorted_out_from_the_sends():
+    first, second = job(token=1), job(token=2)
+    seat = Seat(returning([first, ("front", A), second, ("front", B)]))
+    seat.receive("front", [C], 0.0)
+    assert seat.take_sends() == [("front", A), ("front", B)]
+    assert (2, [first]) == (seat.jobs.in_flight, seat.jobs.take())
+
+
+@pytest.mark.parametrize("effects", [[job()], [SpecialJob("k", str)], [SpecialJob("k", str), job()]])
+def test_a_batch_of_jobs_alone_leaves_nothing_to_send(effects: list[Job]):
+    seat = Seat(returning(effects))
+    seat.receive("front", [C], 0.0)
+    assert ([], len(effects)) == (seat.take_sends(), seat.jobs.in_flight)
+
+
+def test_a_job_of_a_service_that_takes_no_results_is_refused_as_a_send():
+    service = Plain()
+    wrong = job()
+    service.receive = lambda socket, frames, now: [wrong]  # type: ignore[method-assign]
+    seat = Seat(service)
+    seat.receive("front", [A], 0.0)
+    assert ([wrong], 0) == (seat.take_sends(), seat.jobs.in_flight)
+
+
+@pytest.mark.parametrize(
+    ("result", "failed"), [(JobResult("t", b"v"), 0), (JobResult("t", b"v", OSError("disk full")), 1)]
+)
+def test_the_result_of_a_job_comes_back_with_the_time(result: JobResult, failed: int):
+    service = Full()
+    seat = Seat(service)
+    seat.job_done(result, 4.0)
+    assert [("on_job", result, 4.0)] == service.calls
+    assert seat.take_sends() == [("front", (b"peer", b"v"))]
+    assert SeatCounts(jobs=1, jobs_failed=failed) == seat.counts
+
+
+def test_a_result_may_ask_for_the_next_job():
+    following = job(token="next")
+    service = Full()
+    service.on_result = lambda result: [following]
+    seat = Seat(service)
+    seat.job_done(JobResult("t"), 4.0)
+    assert ([], [following]) == (seat.take_sends(), seat.jobs.take())
+
+
+def test_an_exception_in_on_job_is_counted():
+    service = Full()
+    service.on_result = lambda result: 1 / 0  # type: ignore[assignment,return-value]
+    seat = Seat(service)
+    seat.job_done(JobResult("t"), 4.0)
+    assert SeatCounts(jobs=1, errors=1) == seat.counts
+
+
+def test_a_seat_pauses_while_too_many_jobs_are_in_flight():
+    seat = Seat(returning([job("a"), job("b")]), limits=SeatLimits(jobs=2))
+    states = [seat.paused]
+    seat.receive("front", [A], 0.0)
+    seat.take_sends()
+    states.append(seat.paused)
+    batch = seat.jobs.take()
+    assert batch is not None
+    states.append(seat.paused)
+    seat.jobs.finished(batch)
+    states.append(seat.paused)
+    assert states == [False, True, True, False]
+
+
+# sends that failed
+
+
+def test_what_was_sent_is_counted():
+    seat = Seat(Full())
+    seat.sent(5, [], 0.0)
+    seat.sent(3, [SendFailure("front", A, "EAGAIN")], 0.0)
+    assert SeatCounts(sent=7, undelivered=Counter({("front", "EAGAIN"): 1})) == seat.counts
+
+
+def test_what_was_not_sent_is_handed_back_with_the_reason():
+    service = Full()
+    seat = Seat(service)
+    seat.sent(2, [SendFailure("front", A, "EHOSTUNREACH"), SendFailure("front", B, "EAGAIN")], 6.0)
+    assert service.calls == [
+        ("on_undelivered", "front", A, "EHOSTUNREACH", 6.0),
+        ("on_undelivered", "front", B, "EAGAIN", 6.0),
+    ]
+    assert seat.take_sends() == [("front", (b"peer", b"again"))] * 2
+
+
+def test_a_service_that_does_not_ask_is_not_told():
+    service = Plain()
+    seat = Seat(service)
+    seat.sent(1, [SendFailure("front", A, "EAGAIN")], 6.0)
+    assert (service.calls, seat.take_sends(), seat.counts.errors) == ([], [], 0)
+
+
+def test_an_exception_in_on_undelivered_is_counted_and_the_others_are_handed_back():
+    service = Full()
+    seat = Seat(service)
+    seat.sent(2, [SendFailure("front", A, "EPERM"), SendFailure("front", B, "EAGAIN")], 6.0)
+    assert (seat.counts.errors, [call[2] for call in service.calls]) == (1, [A, B])
+
+
+def test_a_malformed_send_is_an_error_of_the_service_and_not_handed_back(log: pytest.LogCaptureFixture):
+    service = Full()
+    seat = Seat(service, limits=SeatLimits(errors=2))
+    seat.sent(2, [SendFailure("?", (), MALFORMED)], 6.0)
+    assert SeatCounts(sent=1, errors=1, undelivered=Counter({("?", MALFORMED): 1})) == seat.counts
+    assert service.calls == []
+    assert "service plain returned a malformed send" in fields(log)["error"]
+    seat.sent(1, [SendFailure("?", (), MALFORMED)], 7.0)
+    assert seat.quarantined
+
+
+def test_a_service_that_calls_exit_does_not_end_the_broker():
+    class Quits(Plain):
+        def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Any]:
+            raise SystemExit(3)
+
+    seat = Seat(Quits())
+    seat.receive("front", [A], 0.0)
+    assert seat.counts.errors == 1

@@ -33,4 +33,4 @@ def _exit_soon(
 
 def pytest_configure() -> None:
     """Limit all such waits, those of tests to come included."""
-    subprocess.Popen.__exit__ = _exit_soon  # type: ignore[method-assign,assignment]
+    subprocess.Popen.__exit__ = _exit_soon  # type: ignore[method-assign]

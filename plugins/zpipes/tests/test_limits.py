@@ -94,6 +94,20 @@ def test_a_writer_that_sends_without_end_into_a_full_pipe_does_not_fill_the_memo
     assert answers == [b"OK"] * (stored - 1) + [b"ERROR"] * (400 - stored)
 
 
+def test_a_broker_lets_go_of_what_waited_for_a_reader_of_the_binary_dialect_that_has_left(scale0_broker, peer):
+    """Twelve readers leave with 20 MiB each, long before the broker would have taken them for dead."""
+    broker = scale0_broker(["zpipes"])
+    before = peak_mib(broker.process.pid)
+    for number in range(12):
+        reader, writer = peer(address_of(broker)), peer(address_of(broker))
+        assert ask(reader, binary.with_string(binary.INPUT, b"p%d" % number)) == [binary.INPUT_OK]
+        assert ask(writer, binary.with_string(binary.OUTPUT, b"p%d" % number)) == [binary.OUTPUT_OK]
+        for _ in range(20):
+            assert ask(writer, binary.write(b"x" * MIB)) == [binary.WRITE_OK]
+        assert ask(reader, binary.CLOSE) == [binary.CLOSE_OK]
+    assert peak_mib(broker.process.pid) - before < 100
+
+
 # --- files one after the other ----------------------------------------------------------------------------------------
 
 

@@ -242,11 +242,22 @@ def test_the_bytes_of_all_that_waits_are_bounded_at_the_exact_value():
         assert (pipes.told("one"), pipes.told("two")) == ([], second)
 
 
-def test_what_comes_before_the_disk_was_read_is_bounded_in_bytes():
-    service = ZpipesService(ZpipesSettings(durable=("*",), max_blocked_bytes=10_000), journal=Journal(SimDisk()))
-    answers = [list(service.receive("pipes", (b"w", b"WRITE", b"p", b"x" * 4000), 1.0)) for _ in range(3)]
-    assert [len(each) for each in answers] == [0, 0, 1]
-    assert answers[2][0][1][1:3] == (b"ERROR", b"429")
+def test_what_comes_before_the_disk_was_read_is_bounded_and_answered_in_order():
+    each = 256 + len("wWRITEd") + 1000
+    pipes = Pipes(durable=("d",), job_delay=1.0, max_blocked_bytes=4 * 10 * each)
+    pipes.say("w", "OPEN", "d")
+    for number in range(30):
+        pipes.say("w", "WRITE", "d", f"{number:1000}")
+    pipes.say("w", "WRITE", "d", "small enough, but one before it was refused")
+    pipes.say("other", "OPEN", "q")
+    assert (pipes.told("w"), pipes.told("other")) == ([], []), "nothing overtakes what is held"
+    pipes.sleep(5)
+    assert pipes.told("w") == ["OK"] * 10 + ["429"] * 22
+    assert pipes.told("other") == ["OK"], "one connection has a quarter of the bound"
+    assert pipes.read_all("d") == [f"{number:1000}" for number in range(9)]
+    pipes.say("w", "WRITE", "d", "again")
+    pipes.sleep(2)
+    assert pipes.told("w") == ["OK"]
 
 
 # --- whose turn it is -------------------------------------------------------------------------------------------------

@@ -8,12 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct, error
 
+from scale0_core.api import KIB
+
+ROOM = 64 * KIB
+"""Bytes of a frame beside chunks. libzmq cuts a connection whose frame is too large, and says nothing of it; so the
+socket takes twice as much as a chunk may have and these, and what is too large is refused where it can be told."""
+
 _LENGTH = Struct(">I")
 _ENTRY = Struct(">QI")
 
 
 class BatchError(ValueError):
     """A batch does not have the form it should have."""
+
+
+def most_chunks(largest: int) -> int:
+    """Return how many chunks may be in a frame, with as many bytes in them as the largest chunk may have."""
+    return (largest + ROOM) // _LENGTH.size
 
 
 def pack_chunks(chunks: Iterable[bytes]) -> bytes:

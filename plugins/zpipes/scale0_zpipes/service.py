@@ -26,7 +26,7 @@ from scale0_zpipes.answers import (
     patience_in,
     when_safe,
 )
-from scale0_zpipes.batches import BatchError, unpack_chunks
+from scale0_zpipes.batches import ROOM, BatchError, unpack_chunks
 from scale0_zpipes.forgotten import Forgotten
 from scale0_zpipes.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
 from scale0_zpipes.keeper import Keeper
@@ -45,10 +45,6 @@ LOG = get_logger("plugin.zpipes")
 
 SIGNATURE = b"\xaa\xa0"
 """The first bytes of every message of the binary dialect."""
-
-ROOM = 64 * KIB
-"""Bytes of a frame beside chunks. libzmq cuts a connection whose frame is too large, and says nothing of it; so the
-socket takes twice as much as a chunk may have, and what is too large is refused here, where it can be told."""
 
 MAX_PRODUCER = 64
 MAX_LISTED = 1000

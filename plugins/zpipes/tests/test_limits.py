@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,37 @@ def test_batches_are_no_larger_than_the_broker_takes(small):
             writer.write(b"x" * 100_000)
         writer.flush(timeout=20)
         assert writer.pending == 0
+
+
+def test_many_empty_chunks_in_a_batch_are_no_more_than_a_frame_takes(scale0_broker):
+    here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_message": 1000}}}))
+    with Pipe.open("p", "w", address=here, batch_chunks=1_000_000) as writer:
+        for _ in range(40_000):
+            writer.write(b"")
+        writer.flush(timeout=20)
+        assert writer.pending == 0
+
+
+@pytest.mark.parametrize(("size", "count", "fits"), [(100_000, 20, True), (MIB, 3, False)])
+def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_broker, size, count, fits):
+    """What waits here would make frames for which libzmq cuts the connection, again and again."""
+    here = f"ipc://@scale0-limits-{uuid.uuid4().hex}"
+    first = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here]}}})
+    writer = Pipe.open("p", "w", address=here)
+    first.kill()
+    for _ in range(count):
+        writer.write(b"x" * size, timeout=20)
+        writer.write(b"")
+    scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here], "max_message": 200_000}}})
+    if fits:
+        writer.close(timeout=20)
+        with Pipe.open("p", "r", address=here) as reader:
+            assert [len(reader.read(timeout=20)) for _ in range(2 * count)] == [size, 0] * count
+        return
+    with pytest.raises(PipeTooLargeError, match="at most 200000 bytes"):
+        writer.flush(timeout=20)
+    with pytest.raises(PipeTooLargeError):
+        writer.close()
 
 
 # --- nothing hangs ----------------------------------------------------------------------------------------------------

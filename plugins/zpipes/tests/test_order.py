@@ -11,10 +11,10 @@ from scale0_core.api import KIB
 from scale0_core.testing import Script, SimDisk
 from scale0_zpipes import binary
 from scale0_zpipes.answers import PROBE
-from scale0_zpipes.batches import pack_chunks, unpack_numbered
+from scale0_zpipes.batches import ROOM, pack_chunks, unpack_numbered
 from scale0_zpipes.journal import Journal
 from scale0_zpipes.pipe import BlockedWrite
-from scale0_zpipes.service import ROOM, ZpipesService
+from scale0_zpipes.service import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 

@@ -329,6 +329,46 @@ def test_a_pipe_that_was_opened_before_a_fork_says_so_in_the_child(scale0_broker
     assert (done.returncode, done.stdout) == (0, b"[True, True, True, True, True]"), done.stderr.decode()
 
 
+FORK_OF_ASYNCIO = """
+import asyncio, os, sys
+from scale0_zpipes import PipeError, aio
+address = sys.argv[1]
+async def parent():
+    writer = await aio.Pipe.open("p", "w", address=address)
+    reader = await aio.Pipe.open("p", "r", address=address)
+    await writer.write(b"before")
+    child = os.fork()
+    if not child:  # it leaves the parent's loop as it is: its selector is the parent's as well
+        os.write(1, repr(asyncio.run(use(writer, reader))).encode())
+        os._exit(0)
+    assert (await asyncio.get_running_loop().run_in_executor(None, os.waitpid, child, 0))[1] == 0
+    await writer.flush(20)
+    assert await reader.read(20) == b"before"
+    await writer.close()
+    await reader.close()
+async def use(writer, reader):
+    said = []
+    for each in (writer.flush, lambda: writer.write(b"x"), lambda: reader.read(1), reader.ack, reader.info):
+        try:
+            await each()
+        except PipeError as error:
+            said.append("before a fork" in str(error))
+    await writer.close()
+    await reader.close()
+    async with aio.Pipe.open("q", "w", address=address) as own:
+        await own.write(b"child")
+    return said
+asyncio.run(parent())
+"""
+
+
+def test_so_does_one_of_asyncio(scale0_broker):
+    here = address_of(scale0_broker.in_thread(["zpipes"]))
+    command = [sys.executable, "-c", FORK_OF_ASYNCIO, here]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"[True, True, True, True, True]"), done.stderr.decode()
+
+
 def test_a_read_without_time_gives_the_chunk_that_is_there(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"]))
     with Pipe.open("p", "w", address=here) as writer:

@@ -26,7 +26,7 @@ from scale0_zpipes.answers import (
     patience_in,
     when_safe,
 )
-from scale0_zpipes.batches import ROOM, BatchError, unpack_chunks
+from scale0_zpipes.batches import ROOM, BatchError, TooManyChunksError, unpack_chunks
 from scale0_zpipes.forgotten import Forgotten
 from scale0_zpipes.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
 from scale0_zpipes.keeper import Keeper
@@ -447,7 +447,9 @@ class ZpipesService:
         if not 1 <= len(producer) <= MAX_PRODUCER or not first:
             raise Refusal(400, f"a writer's id has 1 to {MAX_PRODUCER} bytes, and its chunks are counted from 1")
         try:
-            chunks = unpack_chunks(arguments[3])
+            chunks = unpack_chunks(arguments[3], self._settings.max_pipe_chunks)
+        except TooManyChunksError as error:
+            raise Refusal(413, f"{error}, which a pipe may hold") from error
         except BatchError as error:
             raise Refusal(400, str(error)) from error
         patience = patience_in(arguments[4]) if len(arguments) > 4 else None

@@ -442,6 +442,15 @@ def test_the_same_in_the_binary_dialect(waits):
     assert b"1000 bytes" in said[1]
 
 
+def test_a_batch_is_read_no_further_than_to_see_that_it_has_more_chunks_than_a_pipe_may_hold():
+    """A frame of 32 MiB may have eight million empty chunks; to look at each stalls the broker for seconds."""
+    pipes = Pipes(max_pipe_chunks=5)
+    pipes.open("p")
+    pipes.say("w", "PUT", "p", "me", 1, bytes(4 * 5))
+    pipes.say("v", "PUT", "p", "you", 1, bytes(4 * 6) + b"and no batch behind that")
+    assert (pipes.told("w"), pipes.told("v")) == (["OK"], ["413"])
+
+
 def test_the_socket_takes_more_than_a_chunk_may_have():
     (endpoint,) = ZpipesService(ZpipesSettings(max_message=1000)).endpoints.values()
     assert endpoint.max_message == 2 * 1000 + ROOM

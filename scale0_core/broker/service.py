@@ -253,9 +253,12 @@ class BrokerService:
         self._lost[socket] = now
         first, *others = PROBES
         wanted = [] if self._probes else [now + first]
-        for later in others:  # one soon after it serves as well, so that losses in a row are looked into together
-            if not any(now + later / 2 <= due <= now + 2 * later for due in self._probes):
-                wanted.append(now + later)
+        # one that is due at about that time serves as well: losses in a row are looked into together
+        wanted += [
+            now + later
+            for later in others
+            if not any(now + later / 2 <= due <= now + 2 * later for due in self._probes)
+        ]
         self._probes = sorted(self._probes + wanted)
         return ()
 

@@ -190,6 +190,41 @@ def test_a_task_reaches_one_worker_of_mdp_unless_it_may_be_repeated(options):
     script.expect_nothing()
 
 
+@pytest.mark.parametrize(
+    ("parts", "options", "end", "body"),
+    [
+        (("0", "1"), '{"seq":2,"empty":true}', "", ()),
+        (("0",), '{"seq":1}', "end", ("end",)),
+        (("0",), '{"seq":1}', "", ("",)),
+        ((), '{"seq":0,"empty":true}', "", ()),
+        ((), "", "", ("",)),
+        (("0",), '{"empty":', "", ("",)),
+    ],
+)
+def test_the_end_of_a_generator_of_ours_is_no_part_for_clients_of_scale0_and_of_mdp(parts, options, end, body):
+    script = Script(bridged(), start=1.0)
+    script.feed("requests", "own", "S0MW01", "\x01", "count", "")
+    script.sleep(0.1)
+    script.expect("offers", "S0W01", "CHECKCONFIG", ...)
+    script.feed("offers", "S0W01", "CONFIGACK", '{"config_version": 7}')
+    script.expect("offers", "S0W01", "READY", ...)
+    script.feed("offers", "S0W01", "READYOK", '{"hbeatinterval": 100000}')
+    script.feed("offers", "S0W01", "TASK", "", "count", "17", "3")
+    address = script.expect("requests", "own", "S0MW01", "\x02", ..., "count", "", "3")[3]
+    for part in parts:
+        script.feed("requests", "own", "S0MW01", "\x03", address, "", part)
+        script.expect("offers", "S0W01", "TASKREPLY", '{"more":true}', "count", "17", part)
+    script.feed("requests", "own", "S0MW01", "\x04", address, options, end)
+    script.expect("offers", "S0W01", "TASKREPLY", "", "count", "17", *body)
+    script.feed("requests", "c", "", "MDPC01", "count", "3")
+    address = script.expect("requests", "own", "S0MW01", "\x02", ..., "count", "", "3")[3]
+    for part in parts:
+        script.feed("requests", "own", "S0MW01", "\x03", address, "", part)
+    script.feed("requests", "own", "S0MW01", "\x04", address, options, end)
+    script.expect("requests", "c", "", "MDPC01", "count", *((*parts, *body) or ("",)))
+    script.expect_nothing()
+
+
 def test_a_worker_that_dies_between_two_parts_ends_the_task_in_an_error():
     """It is not given to another one: the client would get the first parts twice."""
     script = Script(bridged(), start=1.0)
@@ -381,7 +416,7 @@ def test_in_a_real_broker_a_streamed_reply_reaches_a_scale0_client_in_parts(brok
         for part in stream_when_there(client, "count"):
             parts.append(part.body)
             read.set()
-        assert [part for part in parts if part] == [b"first", b"second"]
+        assert parts == [b"first", b"second"]
 
 
 def stream_when_there(client, service):

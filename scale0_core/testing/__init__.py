@@ -12,7 +12,7 @@ from scale0_core.testing.conformance import ConformanceError, ConformanceReport,
 from scale0_core.testing.contract import StrictSeat
 from scale0_core.testing.disabled import check_disabled, manage
 from scale0_core.testing.killing import KilledBroker
-from scale0_core.testing.programs import killed_program
+from scale0_core.testing.programs import in_forked_child, killed_program
 from scale0_core.testing.script import Script
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
@@ -40,6 +40,7 @@ __all__ = [
     "Weather",
     "check_disabled",
     "check_service",
+    "in_forked_child",
     "killed_program",
     "manage",
 ]

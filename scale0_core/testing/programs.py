@@ -1,4 +1,4 @@
-"""Kill -9 a small program right after something it said: cheaper than a whole broker where only a part is tested."""
+"""Small programs in tests: one that is killed right after something it said, and one in a forked child."""
 
 # does I/O: starts and kills processes
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -48,3 +49,26 @@ def killed_program(
                 return [*lines, *rest.splitlines()]
         _, complaints = program.communicate(timeout=seconds)
         raise AssertionError(f"the program ended, or took more than {seconds:g} s: {complaints}")
+
+
+def in_forked_child(function: Callable[[], object], seconds: float = 20.0) -> str:
+    """Run a function in a forked child and return what it raised; a child that hangs is killed."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(seconds))  # kills it
+            try:
+                function()
+                raised = "nothing was raised"
+            except BaseException as error:
+                raised = f"{type(error).__name__}: {error}"
+            os.write(writing, raised.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        raised = file.read()  # the alarm ends it in any case
+    _, status = os.waitpid(pid, 0)
+    return raised or f"the child hung, or died: {status}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -12,30 +10,7 @@ import pytest
 
 from scale0_core.client import Client, Worker, aio
 from scale0_core.testing import BrokerStarter
-
-CHILD_SECONDS = 20.0
-
-
-def in_child(function: Callable[[], None]) -> str:
-    """Run a function in a forked child, and return what it raised; a child that hangs is killed."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            signal.alarm(int(CHILD_SECONDS))  # kills it
-            try:
-                function()
-                told = "nothing was raised"
-            except BaseException as error:
-                told = f"{type(error).__name__}: {error}"
-            os.write(writing, told.encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        told = file.read()  # the alarm ends it in any case
-    _, status = os.waitpid(pid, 0)
-    return told or f"the child hung, or died: {status}"
+from scale0_core.testing import in_forked_child as in_child
 
 
 @pytest.fixture

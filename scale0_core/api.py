@@ -15,7 +15,7 @@ from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.packing import PackedEvents, Packing
-from scale0_core.parts import files
+from scale0_core.parts import files, journal
 from scale0_core.parts.backoff import Backoff, backoff_seconds
 from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
@@ -101,6 +101,7 @@ __all__ = [
     "files",
     "get_logger",
     "hookimpl",
+    "journal",
     "packing",
     "printable",
     "setting",

@@ -15,6 +15,8 @@ from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.packing import PackedEvents, Packing
+from scale0_core.parts import files, journal
+from scale0_core.parts.backoff import Backoff, backoff_seconds
 from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.service import (
@@ -49,6 +51,7 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "MAX_CONFIG_DEPTH",
     "MIB",
+    "Backoff",
     "BatchReceiver",
     "BatchReport",
     "BrokerContext",
@@ -93,9 +96,12 @@ __all__ = [
     "SocketKind",
     "Stopping",
     "Undelivered",
+    "backoff_seconds",
     "events",
+    "files",
     "get_logger",
     "hookimpl",
+    "journal",
     "packing",
     "printable",
     "setting",

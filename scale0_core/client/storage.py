@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +18,7 @@ from scale0_core.config.structure import structure
 from scale0_core.config.tree import seed_names
 from scale0_core.errors import Scale0Error
 from scale0_core.logs import get_logger
+from scale0_core.parts.files import write_atomically
 from scale0_core.protocol.messages import LONGEST_OPTIONS, Message
 from scale0_core.protocol.options import Version
 
@@ -117,15 +116,7 @@ class ConfigFile:
             "config": attrs.asdict(stored.config),
         }
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, beside = tempfile.mkstemp(dir=self.path.parent, prefix=".new-", suffix=".json")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(record, file, indent=2)
-                Path(beside).replace(self.path)
-            except BaseException:
-                Path(beside).unlink(missing_ok=True)
-                raise
+            write_atomically(self.path, json.dumps(record, indent=2), durable=False)
         except OSError as error:
             LOG.warning("the configuration cannot be stored", path=str(self.path), error=repr(error))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.network.negotiation import RunningConfig, Writer
 from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.parts.files import write_atomically
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import load_format
 from scale0_core.protocol.states import BrokerState
@@ -126,19 +126,9 @@ class FileStore:
             return None
 
     def _write(self, path: Path, content: object) -> None:
-        """Write beside the old file, make sure that it is on the disk, then put it in the old one's place."""
-        beside = path.with_suffix(".new")
         try:
-            _make_folder(path.parent)
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-            _sync_folder(path.parent)
+            write_atomically(path, json.dumps(content, indent=2), durable=True)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)  # on a full disk every byte counts
             raise RecordError(
                 f"{path} cannot be written", error.strerror or str(error), "nothing was changed",
                 "make room on the disk, or let the broker's user write there",
@@ -157,23 +147,6 @@ def _version_in(record: object) -> tuple[int, str] | None:
     if type(version) is not int or not 0 < version <= HIGHEST_VERSION:
         return None
     return version, found if isinstance(found, str) else ""
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing; each is on the disk when this returns."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class ConfigStore:

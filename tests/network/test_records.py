@@ -79,7 +79,7 @@ def test_a_record_of_a_version_that_cannot_be_is_ignored(records: Path):
         assert a_store(records, liveness=9).load_config().version == expected
 
 
-@pytest.mark.parametrize("place", ["network", "network/history", "network/current.new"])
+@pytest.mark.parametrize("place", ["network", "network/history", "network/current.json"])
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, place: str):
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from scale0_core.api import files
 from scale0_musicquest.names import name_fault
 
 SUFFIXES = (".wav", ".ogg", ".flac", ".mp3")
@@ -90,10 +90,7 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
     """Write at an offset of a file that is there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
-        left = memoryview(data)
-        while left:
-            written = os.pwrite(descriptor, left, offset)
-            left, offset = left[written:], offset + written
+        files.write_all(descriptor, data, offset)
     finally:
         os.close(descriptor)
 
@@ -103,7 +100,7 @@ def digest_and_sync(path: Path) -> str:
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        os.fsync(descriptor)
+        files.sync_file(descriptor)
         offset = 0
         while piece := os.pread(descriptor, PIECE, offset):
             digest.update(piece)
@@ -111,27 +108,6 @@ def digest_and_sync(path: Path) -> str:
     finally:
         os.close(descriptor)
     return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names of a folder safe."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a file anew, all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
 
 
 def failed(what: str, error: OSError) -> ShelfError:

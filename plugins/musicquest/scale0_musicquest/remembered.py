@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scale0_musicquest.files import Mark, replace_lines
+from scale0_core.api import files
+from scale0_musicquest.files import Mark
 from scale0_musicquest.songs import MalformedError, Song, table_of
 
 _TITLE = {"scale0-musicquest": "songs", "version": 1}
@@ -41,7 +42,8 @@ def load(path: Path) -> list[Known]:
 
 def save(path: Path, known: Iterable[Known]) -> None:
     """Write it down, all or nothing."""
-    replace_lines(path, _lines(known))
+    with files.new_file(path, durable=True, mode=0o666) as file:
+        file.writelines(line.encode() for line in _lines(known))
 
 
 def _lines(known: Iterable[Known]) -> Iterator[str]:

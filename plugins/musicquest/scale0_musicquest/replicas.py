@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from scale0_core.api import files
 from scale0_musicquest.files import (
     DamagedError,
     NoRoomError,
@@ -21,7 +22,6 @@ from scale0_musicquest.files import (
     digest_and_sync,
     failed,
     song_fault,
-    sync_folder,
     write_at,
 )
 from scale0_musicquest.songs import Song
@@ -149,8 +149,7 @@ class Replicas:
             if self._begun.pop(song.name, None) is None:
                 raise ShelfError(f"the replica of {song.name} was given up meanwhile")
             try:
-                partial.replace(self.folder / song.name)
-                sync_folder(self.folder)
+                files.put_in_place(partial, self.folder / song.name, durable=True)
             except OSError as error:
                 with suppress(OSError):
                     partial.unlink()

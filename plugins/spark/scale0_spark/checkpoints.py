@@ -44,7 +44,6 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
 
 def note_down(checkpoint: Path, note: Note) -> None:
     """Note what a checkpoint is of."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
     with beside(checkpoint / NOTE) as file:
         file.write(json.dumps(note, ensure_ascii=False).encode())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_zpipes.service.disk import FolderDisk
+from scale0_core.api import journal as journals
 from scale0_zpipes.service.journal import Journal
 from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
@@ -36,6 +36,6 @@ def scale0_services(settings: ZpipesSettings, context: BrokerContext) -> list[Se
     journal = None
     if settings.durable:
         # the folder is made when the journal is opened, in a job
-        disk, size = FolderDisk(Path(context.data_dir) / "zpipes"), settings.segment_bytes
+        disk, size = journals.FolderDisk(Path(context.data_dir) / "zpipes"), settings.segment_bytes
         journal = Journal(disk, size, reserve_bytes=size // RESERVED)
     return [ZpipesService(settings, bind, journal)]

@@ -14,8 +14,9 @@ import zmq
 
 from scale0_core.testing import KilledBroker, ProcessBroker, Script, SimDisk
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.service.journal import Journal, Removed, Stored
+from scale0_zpipes.service.journal import Journal
 from scale0_zpipes.service.pipes import ZpipesService
+from scale0_zpipes.service.records import Removed, Stored
 from scale0_zpipes.settings import ZpipesSettings
 
 KIB = 1024

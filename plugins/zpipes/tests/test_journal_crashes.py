@@ -13,17 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import DiskCrashed, SimDisk
-from scale0_zpipes.service.journal import (
-    Acked,
-    Dropped,
-    GroupDropped,
-    Journal,
-    Purged,
-    Record,
-    Recovered,
-    Removed,
-    Stored,
-)
+from scale0_zpipes.service.contents import Recovered
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.records import Acked, Dropped, GroupDropped, Purged, Record, Removed, Stored
 
 
 @attrs.define

@@ -7,7 +7,6 @@ the wall clock, as they must be understood after a restart.
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 import time
@@ -19,7 +18,7 @@ from struct import Struct
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 from zlib import crc32
 
-from scale0_core.api import MIB, Frames, Scale0Error
+from scale0_core.api import MIB, Frames, Scale0Error, files
 
 APPLICATION_ID = 0x53305449
 """Marks a file as ours: S0TI."""
@@ -148,7 +147,7 @@ class Store:
         """Open the file, make it where there is none, and tell what it holds; StoreError when that cannot be done."""
         self.close()
         try:
-            _make_folder(self._path.parent)
+            files.make_folder(self._path.parent, durable=True)
             self._connection = sqlite3.connect(
                 self._path, timeout=LOCK_WAIT, isolation_level=None, check_same_thread=False
             )
@@ -305,18 +304,6 @@ class Store:
 
 def _number(connection: sqlite3.Connection, query: str) -> int:
     return int(connection.execute(query).fetchone()[0])
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder, so that it is there after a power cut too."""
-    if folder.is_dir():
-        return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- uuids and frames -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
+from scale0_core.api import files
 from scale0_musicquest.client.errors import DATA, FileThereError, MusicError, Stage
 from scale0_musicquest.songs import Song
 
@@ -134,11 +135,8 @@ class PartialFile(Ordered):
 
     def write(self, data: Buffer) -> None:
         """Write what comes next, and have it hashed."""
-        offset, left = self.position, memoryview(data)
         try:
-            while left:
-                written = os.pwrite(self._descriptor, left, offset)
-                offset, left = offset + written, left[written:]
+            files.write_all(self._descriptor, data, self.position)
         except OSError as error:
             raise storing(self.path, error) from error
         self._hasher.put(data)
@@ -165,12 +163,12 @@ class PartialFile(Ordered):
     def finish(self, *, force: bool) -> None:
         """Make it the file that was wanted, safe on the disk; ``force`` overwrites what is there."""
         try:
-            os.fsync(self._descriptor)
+            files.sync_file(self._descriptor)
             if force:
                 self.path.replace(self.target)
             else:
                 _rename_to_new(self.path, self.target)
-            sync_folder(self.target.parent)
+            files.sync_path(self.target.parent)
         except FileExistsError as error:
             raise FileThereError(self.target) from error
         except OSError as error:
@@ -218,15 +216,6 @@ def _rename_to_new(path: Path, target: Path) -> None:
         path.rename(target)
     else:
         path.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Have a folder's entries safe on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_there(target: Path, song: Song) -> bool:

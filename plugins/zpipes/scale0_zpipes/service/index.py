@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
 
-from scale0_zpipes.service.frames import Frame
+from scale0_core.api import journal
 from scale0_zpipes.service.records import (
     SIZE_OF_STORED,
     Acked,
@@ -16,41 +15,17 @@ from scale0_zpipes.service.records import (
     Dropped,
     GroupDropped,
     Known,
+    Opening,
     Purged,
     Removed,
     Stored,
     Wrote,
+    decoded,
+    encoded,
 )
 
 MOST_WRITERS: Final = 10_000
 """Writers remembered for each pipe; beyond that, the one that has been silent for longest is forgotten."""
-
-_SIZE_BITS: Final = 32
-_PLACE_BITS: Final = 40 + _SIZE_BITS
-_SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
-
-
-def _place(sequence: int, offset: int) -> int:
-    """Make one number of a frame's place; the size of a chunk is added to it."""
-    return (sequence << _PLACE_BITS) + (offset << _SIZE_BITS)
-
-
-@attrs.define
-class Segment:
-    """A file of the journal: bytes that count, of its beginning, and of chunks that are still needed."""
-
-    sequence: int
-    size: int = 0
-    head: int = 0
-    live: int = 0
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return f"journal-{self.sequence:012d}"
-
-
-SEGMENT_NAME: Final = re.compile(r"journal-([0-9]{12})")
 
 
 @attrs.define(eq=False)
@@ -68,13 +43,15 @@ class _Pipe:
 class Index:
     """The state that the records add up to, without the chunks."""
 
-    def __init__(self) -> None:
-        self.pipes: dict[bytes, _Pipe] = {}
-        self.segments: dict[int, Segment] = {}
+    encode = staticmethod(encoded)
+    decode = staticmethod(decoded)
 
-    def apply(self, records: Sequence[AnyRecord], sequence: int, offset: int) -> None:
+    def __init__(self, segments: journal.Segments) -> None:
+        self.pipes: dict[bytes, _Pipe] = {}
+        self._release, self._hold = segments.release, segments.hold
+
+    def apply(self, records: Sequence[AnyRecord], place: int) -> None:
         """Take in the records of a frame at its place."""
-        place = _place(sequence, offset)
         stored = 0
         for record in records:
             if type(record) is not Stored:
@@ -85,7 +62,7 @@ class Index:
             if number >= pipe.next_number:
                 pipe.next_number = number + 1
             else:
-                self._release(pipe.live.pop(number, 0))
+                self._take_out(pipe, (number,))
                 pipe.first = min(pipe.first, number)
             size = SIZE_OF_STORED + len(name) + len(chunk)
             pipe.live[number] = place + size
@@ -94,21 +71,21 @@ class Index:
                 if writer != pipe.last_writer:
                     _move_to_end(pipe, writer)
                 pipe.writers[writer] = writer_number
-        self.segments[sequence].live += stored
+        self._hold(place + stored)
 
     def snapshot(self) -> list[AnyRecord]:
         """Give records that bring back all but the chunks."""
-        records: list[AnyRecord] = []
+        records: list[AnyRecord] = [Opening()]
         for name, pipe in self.pipes.items():
             records.append(Known(name, pipe.first, pipe.next_number))
             records += [Acked(name, group, upto) for group, upto in pipe.groups.items()]
             records += [Wrote(name, writer, number) for writer, number in pipe.writers.items()]
         return records
 
-    def restore(self, records: Sequence[AnyRecord]) -> None:
+    def restore(self, snapshot: Sequence[AnyRecord]) -> None:
         """Take in the beginning of a segment. It is right where it differs, since damage may have hidden records."""
         before, self.pipes = self.pipes, {}
-        for record in records:
+        for record in snapshot[1:]:
             if isinstance(record, Known):
                 pipe = before.pop(record.pipe, None) or _Pipe()
                 self.pipes[record.pipe] = pipe
@@ -123,15 +100,14 @@ class Index:
         for pipe in before.values():
             self._take_out(pipe, list(pipe.live))
 
-    def live_among(self, frames: list[Frame], sequence: int) -> list[Stored]:
-        """Give the chunks in frames of a segment that are not yet removed."""
-        found: list[Stored] = []
+    def live_among(self, frames: Sequence[journal.Frame]) -> list[AnyRecord]:
+        """Return the chunks in frames that are not yet removed."""
+        found: list[AnyRecord] = []
         for frame in frames:
-            place = _place(sequence, frame.offset) >> _SIZE_BITS
             for record in frame.records:
                 if type(record) is Stored:
                     pipe = self.pipes.get(record.pipe)
-                    if pipe is not None and pipe.live.get(record.number, 0) >> _SIZE_BITS == place:
+                    if pipe is not None and pipe.live.get(record.number, 0) & journal.FRAME == frame.place:
                         # without the writer, who has written more since, or is forgotten
                         found.append(Stored(record.pipe, record.number, b"", 0, record.chunk))
         return found
@@ -173,10 +149,6 @@ class Index:
             place = live.pop(number, 0)
             if place:
                 self._release(place)
-
-    def _release(self, place: int) -> None:
-        if place:
-            self.segments[place >> _PLACE_BITS].live -= place & _SIZE_MASK
 
 
 def _move_to_end(pipe: _Pipe, writer: bytes) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from itertools import count
 from struct import error as StructError  # noqa: N812 (it is a class)
-from typing import NamedTuple, cast
+from typing import cast
 
-from scale0_core.api import Effect, Job, JobResult, get_logger
+from scale0_core.api import Backoff, Effect, Job, JobResult, get_logger
+from scale0_core.api import journal as journals
 from scale0_zpipes.service.answers import Answering
-from scale0_zpipes.service.journal import Acked, Journal, Record, Recovered, Removed
+from scale0_zpipes.service.contents import Recovered
+from scale0_zpipes.service.journal import Journal
 from scale0_zpipes.service.pipe import Log, Pipe
+from scale0_zpipes.service.records import Acked, Record, Removed
 from scale0_zpipes.service.stock import Stock
 
 LOG = get_logger("plugin.zpipes")
@@ -66,11 +69,11 @@ class Keeper:
         self._refused: BaseException | None = None
         """Why what frees space was refused; None when it was not, or was taken since."""
         self._retry_at = NEVER
-        self._rest = FIRST_REST
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST)
         self._stopping = False
         self._complaints = {True: Complaints("what was read"), False: Complaints("chunks")}
         """By whether it frees space."""
-        self._committer = Committer(journal) if journal is not None else None
+        self._committer = journals.Committer(journal) if journal is not None else None
         self.due = 0.0 if self.recovering else NEVER
         """When there is something to do; infinity when there is not."""
 
@@ -137,7 +140,7 @@ class Keeper:
 
     def _job(self, records: list[Record], serial: int, answer: Answering | None) -> Job:
         assert self._committer is not None
-        told = Told(self._epoch, bool(serial), records)
+        told = journals.Told(self._epoch, bool(serial), records)
         return Job("journal", self._committer.commit, told, token=(self._epoch, serial, answer), grouped=True)
 
     def _tell_soon(self, now: float) -> None:
@@ -156,7 +159,8 @@ class Keeper:
         if result.error is None:
             self._told.pop(serial, None)
             if serial and not self._behind:
-                self._refused, self._rest = None, FIRST_REST
+                self._refused = None
+                self._backoff.reset()
             complaints.no_more(now)
         else:
             self._epoch = max(self._epoch, epoch + 1)
@@ -174,8 +178,7 @@ class Keeper:
         self._behind = [record for records in self._told.values() for record in records]
         self._told.clear()
         self._refused = error
-        self._retry_at = now + self._rest
-        self._rest = min(2 * self._rest, LONGEST_REST)
+        self._retry_at = now + self._backoff.next()
         self.due = min(self.due, self._retry_at)
 
     def recovered(self, result: JobResult, now: float) -> None:
@@ -213,68 +216,6 @@ class Keeper:
         if found.pipes:
             chunks, size = self._stock.depth, self._stock.bytes
             LOG.info("durable pipes are back", pipes=len(found.pipes), chunks=chunks, bytes=size)
-
-
-class Told(NamedTuple):
-    """Records that go to the disk together; those that free space may use its reserve."""
-
-    epoch: int
-    frees: bool
-    records: list[Record]
-
-
-class Committer:
-    """Writes to the journal, on its thread. When a write fails, those that were under way by then fail as well.
-
-    Otherwise the second of two writes might be kept and the first not. What frees space does not depend on chunks that
-    were refused, but all depends on that.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._failed = self._failed_to_free = -1
-        """All up to this epoch fail."""
-
-    def commit(self, lots: Sequence[Told]) -> list[Exception | None]:
-        """Write several lots of records at once; give for each None, or why it was not written."""
-        outcomes: list[Exception | None] = [
-            OSError("a write before this one failed")
-            if lot.epoch <= (self._failed_to_free if lot.frees else self._failed)
-            else None
-            for lot in lots
-        ]
-        good = [place for place, outcome in enumerate(outcomes) if outcome is None and lots[place].records]
-        self._write(self._journal.commit, good, lots, outcomes)
-        if any(isinstance(outcomes[place], OSError) for place in good):
-            self._write(self._journal.free, [place for place in good if lots[place].frees], lots, outcomes)
-        self._note_failures(lots, outcomes)
-        return outcomes
-
-    def _write(
-        self,
-        write: Callable[[Sequence[Sequence[Record]]], list[Exception | None]],
-        places: list[int],
-        lots: Sequence[Told],
-        outcomes: list[Exception | None],
-    ) -> None:
-        if not places:
-            return
-        try:
-            written = write([lots[place].records for place in places])
-        except Exception as error:  # nobody thought of it; but what comes after it must fail as well
-            written = [error] * len(places)
-        for place, outcome in zip(places, written, strict=True):
-            outcomes[place] = outcome
-
-    def _note_failures(self, lots: Sequence[Told], outcomes: list[Exception | None]) -> None:
-        """Have all fail that come after one that failed; also those without records, which wait for others."""
-        for place, (lot, outcome) in enumerate(zip(lots, outcomes, strict=True)):
-            if outcome is not None:
-                self._failed = max(self._failed, lot.epoch)
-                if lot.frees:
-                    self._failed_to_free = max(self._failed_to_free, lot.epoch)
-            elif not lot.records and lot.epoch <= (self._failed_to_free if lot.frees else self._failed):
-                outcomes[place] = OSError("a write before this one failed")
 
 
 class Complaints:

@@ -28,11 +28,12 @@ from scale0_zpipes.service.answers import (
     when_safe,
 )
 from scale0_zpipes.service.forgotten import Forgotten
-from scale0_zpipes.service.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
+from scale0_zpipes.service.journal import Journal
 from scale0_zpipes.service.keeper import Keeper
 from scale0_zpipes.service.ordering import OVERTAKING, Answer, Early
 from scale0_zpipes.service.pipe import PRODUCER, BlockedWrite, Log, Pipe, Waiting
 from scale0_zpipes.service.readers import Readers, use_nameless
+from scale0_zpipes.service.records import Acked, Dropped, GroupDropped, Purged, Record, Removed
 from scale0_zpipes.service.rows import group_row, pipe_row, stream_row
 from scale0_zpipes.service.staging import MAX_MOVED, Staging
 from scale0_zpipes.service.stock import Stock, TooLarge, group_of

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 
 from scale0_core.api import Effect, Frames, JobResult
 from scale0_zpipes.service.answers import OK, SOCKET, Refusal, disk_refused, when_safe
-from scale0_zpipes.service.journal import Record, Stored
 from scale0_zpipes.service.keeper import Keeper
 from scale0_zpipes.service.ordering import OVERHEAD, Ordering
 from scale0_zpipes.service.pipe import BlockedWrite, Pipe
 from scale0_zpipes.service.readers import Readers
-from scale0_zpipes.service.records import Wrote
+from scale0_zpipes.service.records import Record, Stored, Wrote
 from scale0_zpipes.service.stock import Stock
 from scale0_zpipes.service.timers import Timers
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from scale0_core.parts import files
+
 MOST_OPEN = 4
 """Files kept open; the journal writes to one and cuts or removes others now and then."""
-
-_sync_bytes = getattr(os, "fdatasync", os.fsync)
 
 
 class Disk(Protocol):
@@ -63,8 +63,8 @@ class FolderDisk:
         self._open: dict[str, int] = {}
         # names may be from a process that was killed before it made them safe
         with suppress(PermissionError):  # somebody else's folder, then it was there before
-            _sync_folder(folder.parent)
-        _sync_folder(folder)
+            files.sync_path(folder.parent)
+        files.sync_path(folder)
         self._names_safe = True
 
     def append(self, path: str, data: bytes) -> int:
@@ -74,12 +74,12 @@ class FolderDisk:
         """
         descriptor = self._descriptor(path, create=True)
         offset = os.fstat(descriptor).st_size
-        _write_all(descriptor, data, offset)
+        files.write_all(descriptor, data, offset)
         return offset
 
     def write(self, path: str, data: bytes, offset: int = 0) -> None:
         """Write at an offset of a file, which is created if need be; the rest of it stays."""
-        _write_all(self._descriptor(path, create=True), data, offset)
+        files.write_all(self._descriptor(path, create=True), data, offset)
 
     def allocate(self, path: str, size: int) -> None:
         """Have a file, which is created if need be, take up ``size`` bytes; if that fails, it is as before."""
@@ -99,7 +99,7 @@ class FolderDisk:
 
     def fsync(self, path: str) -> None:
         """Make all that was written to a file safe, and its name if it is new."""
-        _sync_bytes(self._descriptor(path))
+        files.sync_file(self._descriptor(path))
         if not self._names_safe:
             self._sync_names()
 
@@ -167,27 +167,12 @@ class FolderDisk:
 
     def _sync_names(self) -> None:
         self._names_safe = False  # so that after a failure the next fsync tries again
-        _sync_folder(self._folder)
+        files.sync_path(self._folder)
         self._names_safe = True
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(descriptor, left, offset)
-        left, offset = left[written:], offset + written
 
 
 def _allocate(descriptor: int, start: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, start, size)
     else:
-        _write_all(descriptor, bytes(size), start)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        files.write_all(descriptor, bytes(size), start)

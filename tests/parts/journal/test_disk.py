@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scale0_core.parts import files
+from scale0_core.parts.journal.disk import MOST_OPEN, Disk, FolderDisk
 from scale0_core.testing import SimDisk
-from scale0_zpipes.service import disk as disk_module
-from scale0_zpipes.service.disk import MOST_OPEN, Disk, FolderDisk
-from scale0_zpipes.service.journal import Journal, Removed, Stored
 
 NAMES = st.sampled_from(["a", "b", "ab", "c", "d", "e"])
 DATA = st.binary(max_size=20)
@@ -105,8 +104,8 @@ def test_a_write_that_is_taken_in_parts_is_finished(tmp_path, monkeypatch):
 def test_names_are_made_safe_with_the_files(tmp_path, monkeypatch):
     disk = FolderDisk(tmp_path / "disk")
     calls: list[str] = []
-    sync = disk_module._sync_folder
-    monkeypatch.setattr(disk_module, "_sync_folder", lambda folder: (calls.append(folder.name), sync(folder)))
+    sync = files.sync_path
+    monkeypatch.setattr(files, "sync_path", lambda folder: (calls.append(folder.name), sync(folder)))
     disk.append("a", b"x")
     disk.fsync("a")
     assert calls == ["disk"]
@@ -120,32 +119,16 @@ def test_names_are_made_safe_with_the_files(tmp_path, monkeypatch):
 
 def test_a_name_that_could_not_be_made_safe_is_tried_again(tmp_path, monkeypatch):
     disk = FolderDisk(tmp_path / "disk")
-    sync, failures = disk_module._sync_folder, [OSError(5, "not now")]
+    sync, failures = files.sync_path, [OSError(5, "not now")]
 
     def unsteady(folder: Path) -> None:
         if failures:
             raise failures.pop()
         sync(folder)
 
-    monkeypatch.setattr(disk_module, "_sync_folder", unsteady)
+    monkeypatch.setattr(files, "sync_path", unsteady)
     disk.append("a", b"x")
     with pytest.raises(OSError, match="not now"):
         disk.fsync("a")
     disk.fsync("a")
     assert disk.read("a") == b"x"
-
-
-def test_a_journal_in_a_folder(tmp_path):
-    journal = Journal(FolderDisk(tmp_path / "pipes"), segment_bytes=10_000)
-    journal.open()
-    for start in range(1, 1001, 10):
-        batch = [[Stored(b"p", number, b"w", number, b"%d" % number * 20)] for number in range(start, start + 10)]
-        assert journal.commit(batch) == [None] * 10
-        assert journal.commit([[Removed(b"p", range(start, start + 9))]]) == [None]
-    journal.close()
-    found = Journal(FolderDisk(tmp_path / "pipes")).open()
-    assert found.problems == []
-    assert [number for number, _ in found.pipes[b"p"].chunks] == list(range(10, 1001, 10))
-    assert found.pipes[b"p"].writers == {b"w": 1000}
-    assert sum(path.stat().st_size for path in (tmp_path / "pipes").iterdir()) == journal.size
-    assert journal.size < 2 * journal.live + 4 * 10_000

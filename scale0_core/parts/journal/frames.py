@@ -9,13 +9,13 @@ Integers are big endian.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, TypeAlias
 from zlib import crc32
 
-from scale0_zpipes.service.records import AnyRecord, decoded, encoded
+from scale0_core.parts.journal.segments import Frame, R, place_of
 
 HEAD: Final = Struct(">IIII")
 _MARK: Final = b"S0J1"
@@ -32,16 +32,10 @@ def start_of_sum(sequence: int, offset: int, back: int, mark: int = _MARK_NUMBER
     return ((sequence * 0x9E3779B1 + offset) & 0xFFFFFFFF) ^ back ^ mark
 
 
-class Frame(NamedTuple):
-    """Where a frame begins and ends, where its commit begins, and what is in it."""
-
-    offset: int
-    end: int
-    commit: int
-    records: list[AnyRecord]
+Decode: TypeAlias = Callable[[bytes], list[Any]]
 
 
-def _frame_at(data: bytes, at: int, sequence: int, base: int) -> Frame | None:
+def _frame_at(data: bytes, at: int, sequence: int, decode: Decode, base: int) -> Frame | None:
     """Read the frame at a place, if there is a good one; ``base`` is where the data begins in its segment."""
     if len(data) - at < HEAD.size:
         return None
@@ -53,16 +47,16 @@ def _frame_at(data: bytes, at: int, sequence: int, base: int) -> Frame | None:
     if crc32(payload, start_of_sum(sequence, offset, back)) != checksum:
         return None
     try:
-        return Frame(offset, base + start + size, offset - back, decoded(payload))
+        return Frame(place_of(sequence, offset), offset, base + start + size, offset - back, decode(payload))
     except (ValueError, StructError):
         return None
 
 
-def good_frames(data: bytes, sequence: int, base: int = 0) -> Iterator[Frame]:
+def good_frames(data: bytes, sequence: int, decode: Decode, base: int = 0) -> Iterator[Frame]:
     """Give all good frames, in order. What is between them cannot be read."""
     at, in_vain = 0, 0
     while at >= 0:
-        frame = _frame_at(data, at, sequence, base)
+        frame = _frame_at(data, at, sequence, decode, base)
         if frame is not None:
             yield frame
             at = frame.end - base
@@ -83,26 +77,27 @@ def is_of_another_version(data: bytes, sequence: int) -> bool:
     return bool(crc32(data[HEAD.size : HEAD.size + size], start_of_sum(sequence, 0, back, mark)) == checksum)
 
 
-class Lot:
+class Lot(Generic[R]):
     """What one commit writes: frames, and where each of them will be."""
 
-    def __init__(self, sequence: int, start: int) -> None:
+    def __init__(self, encode: Callable[[Sequence[R]], bytes], sequence: int, start: int) -> None:
         self.parts: list[bytes] = []
-        self.frames: list[tuple[int, list[AnyRecord]]] = []
+        self.frames: list[tuple[int, list[R]]] = []
+        self._encode = encode
         self.end = start
         self._start = start
         self._sequence = sequence
 
-    def add(self, groups: Sequence[Sequence[AnyRecord]]) -> list[Exception | None]:
+    def add(self, groups: Sequence[Sequence[R]]) -> list[Exception | None]:
         """Add groups, small ones several to a frame; gives for each None, or why it was left out."""
         outcomes: list[Exception | None] = []
         payloads: list[bytes] = []
-        taken: list[AnyRecord] = []
+        taken: list[R] = []
         size = 0
         is_full = False  # what comes after a group that was left out for its size may build on it
         for records in groups:
             try:
-                payload = encoded(records)
+                payload = self._encode(records)
                 is_full = is_full or self.end - self._start + size + len(payload) > _LARGEST_COMMIT
                 if is_full:
                     raise OverflowError("more than one commit can hold")
@@ -120,13 +115,13 @@ class Lot:
             self._add_frame(b"".join(payloads), taken)
         return outcomes
 
-    def add_own(self, records: Sequence[AnyRecord]) -> None:
+    def add_own(self, records: Sequence[R]) -> None:
         """Add what the journal itself has to write, without which the rest must not be written."""
         for error in self.add([records]):
             if error is not None:
                 raise error
 
-    def _add_frame(self, payload: bytes, records: list[AnyRecord]) -> None:
+    def _add_frame(self, payload: bytes, records: list[R]) -> None:
         back = self.end - self._start
         checksum = crc32(payload, start_of_sum(self._sequence, self.end, back))
         self.parts += (HEAD.pack(_MARK_NUMBER, len(payload), checksum, back), payload)

@@ -12,7 +12,7 @@ from scale0_core.container.registry import Registry
 from scale0_core.events import Event
 from scale0_core.service import SendFailure
 
-API_VERSION = 1
+API_VERSION = 2
 """Grows by one when plugins written for the version before would no longer work."""
 
 

@@ -171,7 +171,7 @@ def class_part(cls: type) -> str:
     rows = []
     for name, kind, default in fields_of(cls):
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
-        words = "" if default is attrs.NOTHING else "empty" if made else f"`{default!r}`"
+        words = "" if default is attrs.NOTHING or callable(default) else "empty" if made else f"`{default!r}`"
         rows.append((f"`{name}`", f"`{annotation(kind)}`", words))
     about = code(inspect.cleandoc(cls.__doc__ or "").splitlines()[0])
     return f"### `{cls.__name__}`\n\n{about}\n\n{markdown_table(('field', 'type', 'default'), rows)}"

@@ -171,7 +171,7 @@ def class_part(cls: type) -> str:
     rows = []
     for name, kind, default in fields_of(cls):
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
-        words = "" if default is attrs.NOTHING else "empty" if made else f"`{default!r}`"
+        words = "" if default is attrs.NOTHING or callable(default) else "empty" if made else f"`{default!r}`"
         rows.append((f"`{name}`", f"`{annotation(kind)}`", words))
     about = code(inspect.cleandoc(cls.__doc__ or "").splitlines()[0])
     return f"### `{cls.__name__}`\n\n{about}\n\n{markdown_table(('field', 'type', 'default'), rows)}"
@@ -193,8 +193,10 @@ def annotation(kind: Any) -> str:
 
 HOOKS_INTRODUCTION = """# Hooks
 
-A plugin is a module (or any object) whose functions carry `@hookimpl` and have the names below. It is found by an entry
-point of the group `scale0.plugins`; the name of the entry point is the plugin's name.
+A plugin is a class whose methods carry `@hookimpl` and have the names below. An entry point of the group
+`scale0.plugins` names the class; the name of the entry point is the plugin's name. The core makes one instance per
+broker, without arguments, so what hooks share belongs in `self`
+([no state in modules](../adr/0030-plugins-are-classes.md)).
 
 - A hook may take fewer parameters than listed here, not others. A hook whose name does not exist is an error that names
   the nearest one.

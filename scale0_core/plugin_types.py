@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -10,9 +10,9 @@ import attrs
 from scale0_core.container.host import SeatCounts
 from scale0_core.container.registry import Registry
 from scale0_core.events import Event
-from scale0_core.service import SendFailure
+from scale0_core.service import JobResult, SendFailure
 
-API_VERSION = 1
+API_VERSION = 2
 """Grows by one when plugins written for the version before would no longer work."""
 
 
@@ -29,6 +29,10 @@ class PluginInfo:
     """Whether ``scale0_batch`` of this plugin wants the events of services; if no plugin does, none are made."""
 
 
+def _no_broker(service: str, result: JobResult) -> None:
+    raise RuntimeError(f"a result was posted to {service}, and no broker runs")
+
+
 @attrs.frozen(kw_only=True)
 class BrokerContext:
     """What a plugin may know of the broker when it makes its services."""
@@ -39,6 +43,11 @@ class BrokerContext:
     group: str = ""
     """The group of brokers that it belongs to."""
     registry: Registry = attrs.field(factory=Registry, eq=False)
+    post: Callable[[str, JobResult], None] = attrs.field(default=_no_broker, eq=False, repr=False)
+    """Hands a result to a service of this broker, by its name: it arrives at ``on_job``, like that of a job.
+
+    Any thread may use this, so that a plugin can have threads of its own. Once the broker has stopped, it does nothing.
+    """
 
     def address(self, template: str) -> str:
         """Fill ``{name}`` and ``{runtime}`` in an address, as in ``ipc://{runtime}/echo``."""

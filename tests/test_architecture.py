@@ -439,7 +439,47 @@ def test_a_plugin_has_one_stem_in_four_places(plugin: Path):
     # of several plugins has a folder for each
     roles = sorted(path.parent.name for path in package(plugin).glob("*/plugin.py"))
     wanted = {f"{stem}-{role}": f"scale0_{stem}.{role}.plugin" for role in roles} or {stem: f"scale0_{stem}.plugin"}
-    assert wanted == about["entry-points"]["scale0.plugins"]
+    named = about["entry-points"]["scale0.plugins"]
+    assert wanted == {name: value.partition(":")[0] for name, value in named.items()}
+    assert [value for value in named.values() if not re.fullmatch(r"[\w.]+:\w+Plugin", value)] == []
+
+
+STATEFUL = re.compile(
+    r"(\w+\.)*(dict|list|set|deque|Counter|defaultdict|WeakValueDictionary|WeakSet|R?Lock|Condition|Event|local|count|"
+    r"Queue|SimpleQueue|ThreadPoolExecutor|Context)\(\)|\{\}|\[\]"
+)
+
+
+def state_of(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines where a module keeps something that changes: for one broker, and seen by all of the process."""
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and STATEFUL.fullmatch(ast.unparse(node.value)):
+            yield node.lineno
+    for inner in ast.walk(tree):
+        match inner:
+            case ast.Global():
+                yield inner.lineno
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()) if name in classes:
+                yield inner.lineno
+
+
+@pytest.mark.parametrize(("text", "lines"), [
+    ("x = {}\ny: deque[int] = deque()\nz = {1: 2}", [1, 2]),
+    ("class A:\n    b = None\ndef f():\n    A.b = 1\n    a.b = 2", [4]),
+    ("def f():\n    global x\n    x = 1", [2]),
+])  # fmt: skip
+def test_state_in_a_module_is_found(text: str, lines: list[int]):
+    assert list(state_of(ast.parse(text))) == lines
+
+
+def test_no_module_keeps_state():
+    """Several brokers run in one process, each with instances of its own of everything."""
+    paths = [path for folder in (CORE, *map(package, PLUGINS)) for path in sources(folder)]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}" for path in paths for line in state_of(ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []
 
 
 def test_every_folder_of_plugins_is_a_distribution():

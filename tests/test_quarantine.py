@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -42,24 +41,19 @@ class Fragile:
         return ()
 
 
-def fragile() -> types.ModuleType:
-    module = types.ModuleType("fragile")
-    info = PluginInfo(summary="breaks", api=(API_VERSION, API_VERSION))
+class FragilePlugin:
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        return PluginInfo(summary="breaks", api=(API_VERSION, API_VERSION))
 
-    def services(context: BrokerContext) -> list[Fragile]:
+    @hookimpl
+    def scale0_services(self, context: BrokerContext) -> list[Fragile]:
         return [Fragile(context.address("ipc://{runtime}/glass"))]
-
-    def about() -> PluginInfo:
-        return info
-
-    services.__name__, about.__name__ = "scale0_services", "scale0_plugin_info"
-    module.scale0_services, module.scale0_plugin_info = hookimpl(services), hookimpl(about)  # type: ignore[attr-defined]
-    return module
 
 
 @pytest.fixture
 def broker(scale0_broker: Any) -> Any:
-    return scale0_broker.in_thread(settings={"limits": {"errors": 2}}, modules={"fragile": fragile()})
+    return scale0_broker.in_thread(settings={"limits": {"errors": 2}}, extra={"fragile": FragilePlugin})
 
 
 @pytest.fixture

@@ -150,10 +150,10 @@ def _row(found: Survey, name: str) -> dict[str, Any]:
 def _hooks(found: Survey, name: str) -> list[str]:
     from scale0_core import hookspecs
 
-    module = found.plugins.plugins[name].module
+    plugin = found.plugins.plugins[name].plugin
     mark = f"{hookspecs.PROJECT}_impl"
     known = [hook for hook in vars(hookspecs) if hook.startswith("scale0_")]
-    return [hook for hook in known if hasattr(getattr(module, hook, None), mark)]
+    return [hook for hook in known if hasattr(getattr(plugin, hook, None), mark)]
 
 
 def _settings(cls: type | None) -> list[dict[str, Any]]:

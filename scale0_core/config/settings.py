@@ -107,7 +107,7 @@ class LimitSettings:
     jobs: int = setting(
         1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1
     )
-    job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
+    job_threads: int = setting(4, "Threads for the jobs of each service.", validator=at_least_1)
     outbox_bytes: int = setting(
         128 * MIB,
         "Bytes kept for peers of one service that read too slowly, with the overhead of each message; a peer may use "

@@ -264,6 +264,8 @@ class Seat:
             self._drop("quarantined", 1)
         elif self._on_job is not None:
             self._guarded("on_job", now, self._on_job, result, now)
+        else:
+            self._drop("no on_job", 1)
 
     def peer_lost(self, socket: str, now: float) -> None:
         """Tell the service that connections of a socket were lost, if it wants to know."""

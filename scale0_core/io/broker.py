@@ -72,6 +72,7 @@ class Broker:
             self._runtime_dir = Path(context.runtime_dir)
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
+            context = attrs.evolve(context, post=self.loop.post)
             for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
             self.loop.observers += self.plugins.batch_observers()
@@ -149,10 +150,12 @@ class Broker:
         assert self.loop is not None
         try:
             self.loop.run()
+            end = self.loop.clock.now() + self.core.broker.stop_seconds
             unfinished = self.loop.finish(self.core.broker.stop_seconds)
             if unfinished:
                 LOG.warning("jobs did not end in time and are given up", jobs=unfinished)
             self.plugins.stopping(self.running())
+            self.loop.drain(end)  # what plugins posted while they stopped
         finally:
             self.close()
         if self.loop.failed:

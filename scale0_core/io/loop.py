@@ -49,6 +49,7 @@ class Station:
     seat: Seat
     outbox: Outbox
     connections: Connections
+    jobs: JobThreads
     sockets: dict[str, OpenSocket] = attrs.field(factory=dict)
     ports: dict[str, Port] = attrs.field(factory=dict)
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
@@ -107,7 +108,6 @@ class Loop:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.io_threads)
         self._context.set(zmq.MAX_SOCKETS, 4096)
         self._waker = Waker()
-        self._jobs = JobThreads(self.limits.job_threads)
         self._poller: Poller | None = None
         self._paused: set[Station] = set()
         """Stations whose services have as many jobs in flight as they may."""
@@ -137,7 +137,8 @@ class Loop:
         connections = Connections(
             dict(seat.service.endpoints), insecure=self.settings.insecure, linger=self.settings.linger_ms / 1000
         )
-        station = Station(seat, Outbox(routers, self.limits.outbox_bytes), connections)
+        jobs = JobThreads(self.limits.job_threads, seat.service.name)
+        station = Station(seat, Outbox(routers, self.limits.outbox_bytes), connections, jobs)
         self._open(station)
         seat.reopen = lambda: self._open(station)
         seat.collects_later = True
@@ -171,6 +172,7 @@ class Loop:
         self.stations.remove(station)
         self._telling = [other for other in self._telling if other is not station.seat]
         station.close()
+        station.jobs.close()
         self._poller = None
 
     def observe_events(self) -> None:
@@ -182,6 +184,10 @@ class Loop:
     def call(self, function: Callable[[], None]) -> None:
         """Have ``function`` called on the loop's thread, soon. Any thread may use this."""
         self._waker.call(function)
+
+    def post(self, service: str, result: JobResult) -> None:
+        """Hand a result to a service, as that of a job. Any thread may use this."""
+        self._waker.call(partial(self._posted, service, result))
 
     def stop(self) -> None:
         """End ``run`` after the turn that is under way. Any thread, and a signal handler, may use this."""
@@ -214,10 +220,14 @@ class Loop:
     def finish(self, seconds: float) -> int:
         """Let services have their last words, wait for jobs, send what they bring; give the number not done in time."""
         self._stopping = True
-        end = self.clock.now() + seconds
         for station in self.stations:
             station.seat.stop(self.clock.now())
+        return self.drain(self.clock.now() + seconds)
+
+    def drain(self, end: float) -> int:
+        """Wait for jobs and send what they bring, until ``end``; return the number of jobs that are not done."""
         while True:
+            self._waker.run()
             self._flush(self.clock.now(), {})
             in_flight = sum(station.seat.jobs.in_flight for station in self.stations)
             left = end - self.clock.now()
@@ -229,7 +239,6 @@ class Loop:
             # only the waker: no new messages are taken any more
             patience = max(0.0, min([end, *retries]) - self.clock.now())
             self.wire.poller((), self._waker.fd).wait(min(math.ceil(patience * 1000), LONGEST_WAIT_MS))
-            self._waker.run()
 
     def close(self) -> None:
         """Close all sockets; what they still hold is delivered for as long as the linger setting says."""
@@ -242,7 +251,7 @@ class Loop:
             if unsent:
                 station.seat.counts.dropped["closed"] += unsent
             station.close()
-        self._jobs.close()
+            station.jobs.close()
         self._context.term()
         self._waker.close()
 
@@ -489,11 +498,21 @@ class Loop:
         def done(results: list[JobResult]) -> None:
             self.call(lambda: self._jobs_done(station, batch, results))
 
-        self._jobs.start(batch, done)
+        station.jobs.start(batch, done)
 
     def _jobs_done(self, station: Station, batch: list[Job], results: list[JobResult]) -> None:
-        now = self.clock.now()
         station.seat.jobs.finished(batch)
+        self._give_results(station, results)
+
+    def _posted(self, service: str, result: JobResult) -> None:
+        named = [station for station in self.stations if station.seat.service.name == service]
+        for station in named:
+            self._give_results(station, [result])
+        if not named:
+            LOG.warning("result posted to an unknown service", service=service)
+
+    def _give_results(self, station: Station, results: list[JobResult]) -> None:
+        now = self.clock.now()
         for result in results:
             station.seat.job_done(result, now)
         self._watch(station, now)

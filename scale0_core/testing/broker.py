@@ -54,11 +54,11 @@ class RealBroker(ABC):
 class ThreadBroker(RealBroker):
     """A broker in a thread of the test's own process; ``broker`` is the object itself, to look into."""
 
-    def __init__(self, config: Path, name: str, folder: Path, modules: Mapping[str, Any]) -> None:
+    def __init__(self, config: Path, name: str, folder: Path, extra: Mapping[str, Any]) -> None:
         self.name, self.folder = name, folder
         plugins = PluginSet()
-        for plugin, module in modules.items():
-            plugins.add(plugin, module)
+        for plugin, made in extra.items():
+            plugins.add(plugin, made)
         self.broker = Broker(read_config(config), plugins)
         self.addresses = self.broker.open().addresses
         self._error: BaseException | None = None
@@ -214,11 +214,11 @@ class BrokerStarter:
         settings: Settings | None = None,
         *,
         name: str | None = None,
-        modules: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> ThreadBroker:
-        """Start a broker in a thread; ``modules`` are plugins that are not installed, such as a class in the test."""
+        """Start a broker in a thread; ``extra`` are plugins that are not installed: classes, or instances of them."""
         config, name, folder = self._prepare("thread", plugins, settings, name)
-        broker = ThreadBroker(config, name, folder, modules or {})
+        broker = ThreadBroker(config, name, folder, extra or {})
         self._cleanup.callback(broker.stop)
         return broker
 

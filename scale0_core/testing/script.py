@@ -100,6 +100,11 @@ class Script:
         """Let the next job (or the next group of jobs) fail with ``error`` instead of running."""
         self._job_errors.append(error)
 
+    def post(self, result: JobResult) -> None:
+        """Let a result arrive as by ``context.post``, from threads that the plugin would have."""
+        self._driver.post(result)
+        self._agenda.advance(self.now)
+
     def refuse(self, socket: str, routing_id: Text = b"", reason: str = "EHOSTUNREACH") -> None:
         """Let every following send to that peer fail; without a routing id, every send on that socket."""
         self._declared(socket)

@@ -44,6 +44,8 @@ class SimNode:
         self.paused = False
         self.starts = 0
         self.hosts: list[Host] = []
+        self.post: Callable[[str, JobResult], None] = partial(self._post, 0)
+        """As ``context.post``: for the services of this start, and in vain when these are gone."""
         self._carrier = carrier
         self._factory = factory
         self._strict = strict
@@ -74,11 +76,17 @@ class SimNode:
         self.up = True
         self.paused = False
         self.starts += 1
+        self.post = partial(self._post, self.starts)
         make_seat = StrictSeat if self._strict else Seat
         self.hosts = [
             Host(make_seat(service, limits=self._limits), self._carrier, self.name, partial(self.net.change, self))
             for service in self._factory(self)
         ]
+
+    def _post(self, start: int, service: str, result: JobResult) -> None:
+        for host in self.hosts if start == self.starts else ():
+            if host.seat.service.name == service:
+                host.post(result)
 
     def crash(self) -> None:
         """End all at once: running jobs are torn, and the disk loses what was not synced."""
@@ -119,7 +127,7 @@ class Host:
         self._change = change
         self._draining = False
         self._lost: list[str] = []
-        self._driver = Driver(
+        self._driver = driver = Driver(
             seat,
             carrier.agenda,
             self._send,
@@ -128,6 +136,7 @@ class Host:
             settled=self.drain,
             connect=self._connect,
         )
+        self.post = driver.post
 
     def begin(self) -> None:
         """Let the service say what it wants at the start."""

@@ -95,7 +95,7 @@ class Driver:
         self._settled = settled
         self._connect = connect
         self._due: float | None = None
-        self._held_back: list[int] = []
+        self._held_back: list[Action] = []
 
     def receive(self, socket: str, frames: Frames) -> None:
         """Give one message to the service."""
@@ -106,6 +106,10 @@ class Driver:
         """Tell the service that a connection was lost."""
         self.seat.peer_lost(socket, self.agenda.now)
         self.settle()
+
+    def post(self, result: JobResult) -> None:
+        """Let a result arrive that a thread of the plugin posts now."""
+        self.agenda.at(self.agenda.now, partial(self._unless_halted, partial(self._take_posted, result)))
 
     def stop(self) -> None:
         """Let the service have its last words."""
@@ -131,7 +135,8 @@ class Driver:
         while (batch := seat.jobs.take()) is not None:
             self._batches += 1
             self.running[self._batches] = batch
-            self.agenda.at(now + self._job_delay(), partial(self._finish, self._batches))
+            finish = partial(self._finish, self._batches)
+            self.agenda.at(now + self._job_delay(), partial(self._unless_halted, finish))
         self._note_deadline()
         self._settled()
 
@@ -143,8 +148,8 @@ class Driver:
         """Let a halted service go on with all that has become due."""
         self.halted = False
         held_back, self._held_back = self._held_back, []
-        for number in held_back:
-            self._finish(number)
+        for action in held_back:
+            self._unless_halted(action)
         self._due = None
         self.settle()
 
@@ -161,18 +166,22 @@ class Driver:
             return SendFailure(send[0], send[1], reason)
         return SendFailure("", (), reason)
 
-    def _finish(self, number: int) -> None:
-        if self.dead:
-            return
+    def _unless_halted(self, action: Action) -> None:
         if self.halted:
-            self._held_back.append(number)
-            return
+            self._held_back.append(action)
+        elif not self.dead:
+            action()
+            self.settle()
+
+    def _finish(self, number: int) -> None:
         batch = self.running.pop(number)
         results = self._run(batch)
         self.seat.jobs.finished(batch)
         for result in results:
             self.seat.job_done(result, self.agenda.now)
-        self.settle()
+
+    def _take_posted(self, result: JobResult) -> None:
+        self.seat.job_done(result, self.agenda.now)
 
     def _note_deadline(self) -> None:
         due = self.seat.next_deadline()

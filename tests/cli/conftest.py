@@ -66,7 +66,7 @@ class Shell:
         self.write(f"site/scale0_{name}/plugin.py", plugin)
         about = f"Metadata-Version: 2.1\nName: scale0-{name}\nVersion: 7.0\nSummary: The plugin {name}.\n"
         self.write(f"site/scale0_{name}-7.0.dist-info/METADATA", about)
-        entries = f"[scale0.plugins]\n{name} = scale0_{name}.plugin\n"
+        entries = f"[scale0.plugins]\n{name} = scale0_{name}.plugin:Plugin\n"
         if command is not None:
             self.write(f"site/scale0_{name}/command.py", command)
             entries += f"[scale0.commands]\n{name} = scale0_{name}.command:main\n"
@@ -81,11 +81,12 @@ def scale0(tmp_path):
 
 
 PLUGIN = """
-from scale0_core.api import PluginInfo, hookimpl
+from scale0_core.api import Endpoint, PluginInfo, hookimpl
 
-@hookimpl
-def scale0_plugin_info():
-    return PluginInfo(summary="made by a test", api=(1, 1))
+class Plugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="made by a test", api=(2, 2))
 """
 
 

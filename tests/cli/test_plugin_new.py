@@ -41,7 +41,7 @@ def test_names_are_written_where_they_belong():
     text = scaffold.render("my_thing", 'The "Me" company', "MIT")[Path("pyproject.toml")]
     for line in (
         'name = "scale0-my-thing"', 'license = "MIT"', 'authors = [{ name = "The \\"Me\\" company" }]',
-        'my_thing = "scale0_my_thing.plugin"', 'my_thing = "scale0_my_thing.command:main"',
+        'my_thing = "scale0_my_thing.plugin:MyThingPlugin"', 'my_thing = "scale0_my_thing.command:main"',
     ):  # fmt: skip
         assert line in text.splitlines()
 

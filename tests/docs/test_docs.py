@@ -89,7 +89,7 @@ def test_every_decision_stands_in_the_list():
     decisions = sorted(page.name for page in folder.glob("0*.md"))
     listed = [link for link in LINK.findall(text_of(folder / "README.md")) if re.match(r"\d", link)]
     assert decisions == list(dict.fromkeys(sorted(listed)))
-    assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
+    assert len({name[:4] for name in decisions}) == len(decisions)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "adr").glob("0*.md")), ids=name_of)
@@ -265,7 +265,7 @@ def tally(tmp_path: Path) -> Path:
     about = folder / "scale0_tally-0.1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: scale0-tally\nVersion: 0.1.0\n", encoding="utf-8")
-    entry_points = "[scale0.plugins]\ntally = scale0_tally.plugin\n"
+    entry_points = "[scale0.plugins]\ntally = scale0_tally.plugin:TallyPlugin\n"
     (about / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     return folder
 

@@ -42,7 +42,7 @@ class Moody:
 class MoodyPlugin:
     @hookimpl
     def scale0_plugin_info(self) -> PluginInfo:
-        return PluginInfo(summary="answers as it likes", api=(1, 1))
+        return PluginInfo(summary="answers as it likes", api=(2, 2))
 
     @hookimpl
     def scale0_services(self, context: BrokerContext) -> list[Any]:
@@ -52,7 +52,7 @@ class MoodyPlugin:
 @pytest.fixture
 def moody(scale0_broker):
     def start(**settings: Any) -> Any:
-        return scale0_broker.in_thread((), settings, modules={"moody": MoodyPlugin()})
+        return scale0_broker.in_thread((), settings, extra={"moody": MoodyPlugin()})
 
     return start
 

@@ -758,7 +758,7 @@ def test_jobs_that_were_given_up_do_not_begin_any_more(make_loop, context, ipc):
         client.send(b"%d" % number)
     turn_until(loop, lambda: len(service.received) == 6)
     assert loop.finish(0.01) == 6
-    threads = list(loop._jobs._threads)
+    threads = list(loop.stations[0].jobs._threads)
     loop.close()
     gate.set()
     for thread in threads:

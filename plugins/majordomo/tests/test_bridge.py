@@ -372,7 +372,7 @@ class Reverse:
 class ReversePlugin:
     @hookimpl
     def scale0_plugin_info(self):
-        return PluginInfo(summary="reverses", api=(1, 1))
+        return PluginInfo(summary="reverses", api=(2, 2))
 
     @hookimpl
     def scale0_services(self, context):
@@ -382,7 +382,7 @@ class ReversePlugin:
 @pytest.mark.requirement("R94")
 def test_in_a_real_broker_mdp_clients_reach_what_plugins_host(scale0_broker):
     settings = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
-    broker = scale0_broker.in_thread(["majordomo"], settings, modules={"reverse": ReversePlugin()})
+    broker = scale0_broker.in_thread(["majordomo"], settings, extra={"reverse": ReversePlugin()})
     mdp = broker.address("majordomo", "requests")
     with Client(mdp, timeout=20) as client:  # it waits if the plugin's door is not open yet
         assert client.call("reverse", b"abc", b"xy") == (b"cba", b"yx")

@@ -581,7 +581,16 @@ def test_importing_the_plugin_is_light():
     assert done.stdout.split() == []
     with pytest.raises(AttributeError):
         _ = scale0_majordomo.nothing
-    assert set(scale0_majordomo.__all__) == set(__import__("scale0_majordomo.aio").aio.__all__)
+
+
+def test_both_flavours_have_the_same_names():
+    from scale0_majordomo import aio, client
+
+    ours, others = (
+        {name for name, found in vars(module).items() if isinstance(found, type)} for module in (client, aio)
+    )
+    assert ours == others
+    assert scale0_majordomo.Client is client.Client
 
 
 def test_the_example_runs(here):

@@ -8,7 +8,7 @@ import pytest
 
 from scale0_core.api import BrokerContext, SocketKind
 from scale0_core.testing import Script, check_service
-from scale0_musicquest.broker.plugin import scale0_plugin_info, scale0_services
+from scale0_musicquest.broker.plugin import MusicBrokerPlugin
 from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
 
@@ -356,14 +356,15 @@ def test_values_that_make_no_sense_are_refused(name, value):
 @pytest.mark.requirement("M16")
 @pytest.mark.requirement("M17")
 def test_the_plugin_has_two_sockets():
-    info = scale0_plugin_info()
+    info = MusicBrokerPlugin().scale0_plugin_info()
     assert (info.settings, info.safe_by_default) == (MusicBrokerSettings, False)
     context = BrokerContext(name="n", runtime_dir="/run/x", data_dir="/data")
-    (service,) = scale0_services(MusicBrokerSettings(), context)
+    (service,) = MusicBrokerPlugin().scale0_services(MusicBrokerSettings(), context)
     binds = {name: (endpoint.kind, endpoint.bind) for name, endpoint in service.endpoints.items()}
     assert binds == {
         "servers": (SocketKind.ROUTER, ("tcp://127.0.0.1:6668",)),
         "clients": (SocketKind.ROUTER, ("tcp://127.0.0.1:6667",)),
     }
-    (service,) = scale0_services(MusicBrokerSettings(bind_clients=("ipc://{runtime}/{name}",)), context)
+    settings = MusicBrokerSettings(bind_clients=("ipc://{runtime}/{name}",))
+    (service,) = MusicBrokerPlugin().scale0_services(settings, context)
     assert service.endpoints["clients"].bind == ("ipc:///run/x/n",)

@@ -6,7 +6,7 @@ import sys
 import attrs
 import pytest
 
-from scale0_telemetry.plugin import scale0_plugin_info
+from scale0_telemetry.plugin import TelemetryPlugin
 from scale0_telemetry.settings import TelemetrySettings
 
 
@@ -15,7 +15,7 @@ def test_every_setting_has_a_help_text():
 
 
 def test_it_is_never_started_unasked():
-    info = scale0_plugin_info()
+    info = TelemetryPlugin().scale0_plugin_info()
     assert (info.safe_by_default, info.observes_events, info.settings) == (False, True, TelemetrySettings)
 
 

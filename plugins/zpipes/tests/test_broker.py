@@ -13,7 +13,7 @@ import zmq
 
 from scale0_core.api import BrokerContext
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.plugin import scale0_services
+from scale0_zpipes.plugin import ZpipesPlugin
 from scale0_zpipes.service import binary
 from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
@@ -104,7 +104,7 @@ def test_the_abstract_address_has_the_brokers_name(scale0_broker, peers):
 def test_the_broker_named_default_is_local_too():
     def addresses(name, **settings):
         context = BrokerContext(name=name, runtime_dir="/run/x", data_dir="/data")
-        (service,) = scale0_services(ZpipesSettings(**settings), context)
+        (service,) = ZpipesPlugin().scale0_services(ZpipesSettings(**settings), context)
         assert isinstance(service, ZpipesService)
         assert list(service.endpoints) == ["pipes"], "that is the only interface"
         return service.endpoints["pipes"].bind

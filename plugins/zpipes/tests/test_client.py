@@ -278,9 +278,16 @@ def test_importing_the_plugin_does_not_import_its_client():
     assert done.stdout.split()[0] == "False"
     with pytest.raises(AttributeError):
         _ = scale0_zpipes.nothing
-    from scale0_zpipes import aio
 
-    assert set(aio.__all__) == set(scale0_zpipes.__all__)
+
+def test_both_flavours_have_the_same_names():
+    from scale0_zpipes import aio, client
+
+    ours, others = (
+        {name for name, found in vars(module).items() if isinstance(found, type)} for module in (client, aio)
+    )
+    assert ours == others
+    assert scale0_zpipes.Pipe is client.Pipe
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,11 @@ from enum import Enum
 
 from scale0_core.api import Scale0Error, printable
 
+__all__ = [
+    "BrokerLostError", "CallCancelledError", "CallError", "CallTimedOutError", "ClosedError", "NoBrokerError",
+    "RemoteError", "Stage", "TooManyError", "UnavailableError", "WorkerError", "WorkerLostError",
+]  # fmt: skip
+
 # the exit codes of the command line, which has no other use for plugins
 _exit = type(Scale0Error.exit_code)
 NEGATIVE, UNREACHED, TIMEOUT = _exit(1), _exit(69), _exit(75)

@@ -54,6 +54,8 @@ from scale0_majordomo.client.setup import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+__all__ = ["Client", "Stream", "Worker"]
+
 # --- Client -----------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,11 @@ from typing import Any
 from scale0_core.api import Scale0Error, printable
 from scale0_musicquest.songs import Hit
 
+__all__ = [
+    "AmbiguousError", "DamagedError", "FileThereError", "MusicClosedError", "MusicError", "MusicStoppedError",
+    "MusicTimeoutError", "NoBrokerError", "NoServerError", "NotFoundError", "RefusedError", "Stage", "UntoldError",
+]  # fmt: skip
+
 # the exit codes of the command line, which has no other use for plugins
 _exit = type(Scale0Error.exit_code)
 NEGATIVE, USAGE, DATA, UNREACHED, TIMEOUT = map(_exit, (1, 64, 65, 69, 75))

@@ -58,6 +58,8 @@ from scale0_musicquest.songs import (
     whole_of,
 )
 
+__all__ = ["MusicClient", "SearchResult", "ServerRow", "TopRow"]
+
 BROKER = "tcp://127.0.0.1:6667"
 TIMEOUT = 10.0
 BROKER_PATIENCE = 2.0

@@ -18,6 +18,8 @@ from scale0_zpipes.client.sessions import BATCH_BYTES, BATCH_CHUNKS, WINDOW, Rea
 from scale0_zpipes.client.setup import TIMEOUT, Start, as_chunk, reader_session, writer_session
 from scale0_zpipes.client.sync import GOODBYE, SHORT, SLICE
 
+__all__ = ["Pipe", "PipeReader", "PipeWriter"]
+
 _LOG = get_logger("zpipes")
 
 S = TypeVar("S", bound=Session)

@@ -18,6 +18,11 @@ from enum import Enum
 
 from scale0_core.api import Scale0Error, printable
 
+__all__ = [
+    "PipeBusyError", "PipeClosedError", "PipeError", "PipeFullError", "PipeGoneError", "PipeLostError",
+    "PipeTimeoutError", "PipeTooLargeError", "Stage",
+]  # fmt: skip
+
 # the exit codes of the command line, which has no other use for plugins
 _exit = type(Scale0Error.exit_code)
 NEGATIVE, DATA, UNREACHED, TIMEOUT = _exit(1), _exit(65), _exit(69), _exit(75)

@@ -21,6 +21,8 @@ from scale0_zpipes.client.session import NEVER, Session
 from scale0_zpipes.client.sessions import BATCH_BYTES, BATCH_CHUNKS, WINDOW, ReaderSession, WriterSession
 from scale0_zpipes.client.setup import TIMEOUT, Start, as_chunk, reader_session, writer_session
 
+__all__ = ["Pipe", "PipeReader", "PipeWriter"]
+
 _LOG = get_logger("zpipes")
 
 SLICE = 0.25

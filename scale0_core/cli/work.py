@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,22 +12,14 @@ import click
 from scale0_core.cli import kit
 
 
-def broker_option(command: kit.Command) -> kit.Command:
-    """Give a command the option that says which broker it talks to."""
-    return click.option(
-        "-b", "--broker", default="default", show_default=True, metavar="BROKER",
-        help="The name of a broker on this machine, or the address of a broker's frontend.",
-    )(command)  # fmt: skip
-
-
 @click.command()
 @click.argument("service")
 @click.argument("payload", nargs=-1)
 @click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.001, 86_400), help="Seconds.")
 @click.option("--retry", is_flag=True, help="The service may be called twice: try again when a worker dies.")
-@broker_option
+@kit.broker_option()
 @kit.output_option
-def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str) -> None:
+def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str | None) -> None:
     """Call SERVICE with PAYLOAD, each word a frame of its own, and write the reply to stdout.
 
     Without a payload, or with -, it is read from stdin. A reply that comes in parts is written as it comes.
@@ -39,7 +30,7 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
     if frames in ([], [b"-"]):
         frames = [sys.stdin.buffer.read()]
     began = time.perf_counter()
-    with Client(broker, timeout=timeout) as client:
+    with Client(kit.chosen_broker(broker), timeout=timeout) as client:
         if kit.output_format() == "table":
             for part in client.stream(service, *frames, retry=retry):
                 sys.stdout.buffer.write(part.body)
@@ -58,10 +49,10 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 @click.option("--version", "version", default="", help="The version of what it serves.")
 @click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds after which a run of COMMAND is ended.")
 @click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
-@broker_option
+@kit.broker_option()
 def serve(
     *, service: str, command: tuple[str, ...], concurrency: int, identity: str | None, version: str,
-    timeout: float | None, wait: bool, broker: str,
+    timeout: float | None, wait: bool, broker: str | None,
 ) -> None:  # fmt: skip
     """Offer SERVICE by running COMMAND for each task: scale0 serve upper -- tr a-z A-Z.
 
@@ -70,14 +61,15 @@ def serve(
     broker at a local address it ends with 69, unless --wait is given; later on it waits for its broker to come back.
     """
     from scale0_core.client import Worker
-    from scale0_core.client.brokers import frontend_address
+    from scale0_core.client.kit.route import target
     from scale0_core.client.listening import why_nobody_listens
 
-    if not wait and (reason := why_nobody_listens(frontend_address(broker, os.environ))):
-        raise kit.NotReachedError(f"no broker {broker}", reason, "nothing is served", "start it, or use --wait")
-    worker = Worker(broker, concurrency=concurrency, identity=identity, version=version)
+    chosen = kit.chosen_broker(broker, "default" if wait else "")
+    if not wait and (reason := why_nobody_listens(target(chosen, "scale0", "frontend"))):
+        raise kit.NotReachedError(f"no broker {chosen}", reason, "nothing is served", "start it, or use --wait")
+    worker = Worker(chosen, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
-    kit.say(f"serving {service} at broker {broker} as {worker.identity}; Ctrl-C ends it")
+    kit.say(f"serving {service} at broker {chosen} as {worker.identity}; Ctrl-C ends it")
     worker.run()
 
 

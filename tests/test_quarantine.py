@@ -74,7 +74,7 @@ def failure(client: Client, payload: bytes = b"hello") -> tuple[int | None, str]
 
 
 def test_a_quarantined_service_is_seen_by_all_and_can_be_resumed(broker: Any, scale0: Any):
-    where = ("--address", broker.address("scale0", "management"))
+    where = ("--broker", broker.address("scale0", "management"))
     with Client(broker.address("scale0", "frontend")) as client:
         assert client.call("glass", b"hello", timeout=10) == (b"hello",)
         for _ in range(2):

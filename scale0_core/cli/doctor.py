@@ -39,16 +39,16 @@ class Check:
 
 @click.command()
 @kit.config_option
-@kit.name_option
+@kit.broker_option("-n", "--name", text="Name of the broker to look at; by default as the configuration says.")
 @kit.output_option
-def doctor(file: str | None, name: str | None) -> None:
+def doctor(file: str | None, broker: str | None) -> None:
     """Look at this machine, this installation and the configuration; say what is wrong and what to do.
 
     Exits with 1 when something is wrong; a warning alone does not count.
     """
     from scale0_core.cli.survey import survey
 
-    found = survey(file, kit.overrides_of(name, ()))
+    found = survey(file, kit.overrides_of(broker, ()))
     checks = [check for look in LOOKS for check in look(found)]
     rows = [attrs.asdict(check) for check in checks]
     kit.emit("scale0.doctor/1", rows, show=lambda: _show(checks))

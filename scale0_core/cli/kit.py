@@ -43,6 +43,7 @@ from scale0_core.errors import (
 
 if TYPE_CHECKING:
     import zmq
+    from click.shell_completion import CompletionItem
 
 __all__ = [
     "Exit",
@@ -52,7 +53,10 @@ __all__ = [
     "Scale0Error",
     "TimedOutError",
     "UsageError",
+    "address_at",
     "ask",
+    "broker_option",
+    "chosen_broker",
     "config_option",
     "connect",
     "connected",
@@ -60,12 +64,10 @@ __all__ = [
     "emit",
     "finish",
     "moment",
-    "name_option",
     "output_format",
     "output_option",
     "overrides_of",
     "problem_text",
-    "runtime_dir",
     "say",
     "set_option",
 ]
@@ -96,9 +98,93 @@ def config_option(command: Command) -> Command:
     )(command)  # fmt: skip
 
 
-def name_option(command: Command) -> Command:
-    """Give a command the option ``--name NAME``: which broker."""
-    return click.option("-n", "--name", metavar="NAME", help="The name of the broker.")(command)
+class _BrokerOption(click.Option):
+    """The option ``-b/--broker``, with older spellings that work and are not shown."""
+
+    def __init__(self, _: object, *, older: Sequence[str], **settings: Any) -> None:
+        super().__init__(["-b", "--broker"], **settings)
+        self._older = older
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser take the older spellings as well."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(obj=self, opts=self._older, dest=self.name, nargs=1)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of brokers that run."""
+        from click.shell_completion import CompletionItem
+
+        from scale0_core.config.running import running_brokers
+
+        names = [record.name for record in running_brokers(os.environ)[0]]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+WHICH_BROKER = (
+    "Name of a broker on this machine, or the address that takes these requests. "
+    "[default: $SCALE0_BROKER, else the name in ./broker.toml, else the only broker that runs]"
+)
+
+
+def broker_option(*older: str, envvar: str | None = None, text: str = WHICH_BROKER) -> Callable[[Command], Command]:
+    """Give a command the option ``-b/--broker NAME|ADDRESS``: which broker; None if it is not given.
+
+    :param older: spellings of this option that the command had before; they still work and are not shown.
+    """
+    return click.option(
+        cls=_BrokerOption, older=older, metavar="NAME|ADDRESS", envvar=envvar, help=text,
+        callback=lambda ctx, option, value: _checked(value),
+    )  # fmt: skip
+
+
+def _checked(broker: str | None) -> str | None:
+    """Return what was given if it is the name or the address of a broker."""
+    from scale0_core.client.kit.route import target
+
+    try:
+        return broker if broker is None or target(broker, "", "") else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def chosen_broker(given: str | None, otherwise: str = "") -> str:
+    """Return the name or the address of the broker that ``-b`` gives, or that is meant without it.
+
+    :param otherwise: what is returned if no broker runs, instead of raising a NotReachedError.
+    """
+    from scale0_core.config.running import running_brokers
+
+    chosen = given or _checked(os.environ.get("SCALE0_BROKER") or None) or _name_in_file()
+    if chosen:
+        return chosen
+    records, problems = running_brokers(os.environ)
+    if len(records) == 1:
+        return records[0].name
+    if records:
+        running = ", ".join(record.name for record in records)
+        raise UsageError(
+            "several brokers run on this machine", running, "nothing was done", "choose one: --broker NAME"
+        )
+    if otherwise:
+        return otherwise
+    raise NotReachedError("no broker runs on this machine", "; ".join(problems), "nothing was done", START)
+
+
+def _name_in_file() -> str:
+    """Return the broker's name in ./broker.toml; empty if there is no such file, or no name in it."""
+    from scale0_core.config.files import DEFAULT_FILE, read_tree
+
+    file = Path(DEFAULT_FILE)
+    broker = read_tree(file)[0].get("broker") if file.exists() else None
+    name = broker.get("name") if isinstance(broker, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def address_at(broker: str | None, service: str, socket: str) -> str:
+    """Return where to connect to a service's socket at the broker that ``-b`` gives."""
+    from scale0_core.client.kit.route import target
+
+    return target(chosen_broker(broker), service, socket)
 
 
 def set_option(command: Command) -> Command:
@@ -169,32 +255,32 @@ def finish(code: Exit) -> NoReturn:
     click.get_current_context().exit(int(code))
 
 
-def runtime_dir(name: str = "default") -> Path:
-    """Give the folder in which the broker of that name has its sockets, unless its configuration says another."""
-    from scale0_core.config.folders import default_runtime_dir
-
-    return default_runtime_dir(name, os.environ)
-
-
-def data_dir(name: str = "default") -> Path:
-    """Give the folder in which the broker of that name keeps what lasts, unless its configuration says another."""
+def data_dir(broker: str | None) -> Path:
+    """Return the folder in which the broker that ``-b`` gives keeps what lasts, whether it runs or not."""
     from scale0_core.config.folders import default_data_dir
+    from scale0_core.config.running import running_brokers
 
-    return default_data_dir(name, os.environ)
+    name = chosen_broker(broker, "default")
+    if "://" in name:
+        raise UsageError(f"{name} is no name", "a broker's folder is found by its name", "nothing was done", "")
+    records = {record.name: record for record in running_brokers(os.environ)[0]}
+    return Path(records[name].data_dir) if name in records else default_data_dir(name, os.environ)
 
 
-START = "start a broker: scale0 broker; or name another one with --name or --address"
+START = "start a broker: scale0 broker; or choose one: --broker NAME|ADDRESS"
 
 
 @contextmanager
 def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq.Socket[bytes]]:
     """Give a DEALER socket that is connected; an error says that nobody is there, or that the address is none.
 
+    :param address: an address, or what ``address_at`` returned.
     :param timeout: seconds to connect.
     :param remedy: what to do when nobody is there.
     """
     import zmq
 
+    from scale0_core.client.kit.route import resolve
     from scale0_core.client.link import RECONNECTING, Link
     from scale0_core.client.listening import why_nobody_listens
 
@@ -203,7 +289,7 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
         raise NotReachedError(what, f"connecting: {reason}", nothing, remedy)
     with zmq.Context() as context:
         try:
-            link = Link(context, address, options={**RECONNECTING, zmq.MAXMSGSIZE: -1})
+            link = Link(context, resolve(address)[0], options={**RECONNECTING, zmq.MAXMSGSIZE: -1})
         except AddressError as error:
             raise _no_address(address, error.problem.why) from error
         try:

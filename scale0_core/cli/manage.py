@@ -21,8 +21,7 @@ def broker_options(command: kit.Command) -> kit.Command:
     for option in (
         click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds."),
         click.option("--user", metavar="NAME", help=f"Who asks; the password is taken from ${PASSWORD} or asked for."),
-        click.option("--address", metavar="ADDRESS", help="A frontend address of a broker, also on another machine."),
-        click.option("-n", "--name", default="default", show_default=True, help="Which broker on this machine."),
+        kit.broker_option("-n", "--name", "--address"),
     ):
         command = option(command)
     return command
@@ -32,7 +31,7 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     """Send a management request and give what it answers."""
     from scale0_core.protocol import messages as wire
 
-    address = who["address"] or f"ipc://{kit.runtime_dir(who['name'])}/management"
+    address = kit.address_at(who["broker"], "scale0", "management")
     options: dict[str, Any] = {"command": command, "args": dict(arguments or {})}
     if who["user"]:
         secret = os.environ.get(PASSWORD) or click.prompt("Password", hide_input=True, err=True)

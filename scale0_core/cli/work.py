@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,34 +12,27 @@ import click
 from scale0_core.cli import kit
 
 
-def broker_option(command: kit.Command) -> kit.Command:
-    """Give a command the option that says which broker it talks to."""
-    return click.option(
-        "-b", "--broker", default="default", show_default=True, metavar="BROKER",
-        help="The name of a broker on this machine, or the address of a broker's frontend.",
-    )(command)  # fmt: skip
-
-
 @click.command()
 @click.argument("service")
 @click.argument("payload", nargs=-1)
 @click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.001, 86_400), help="Seconds.")
 @click.option("--retry", is_flag=True, help="The service may be called twice: try again when a worker dies.")
-@broker_option
+@kit.broker_option()
 @kit.output_option
-def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str) -> None:
+def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str | None) -> None:
     """Call SERVICE with PAYLOAD, each word a frame of its own, and write the reply to stdout.
 
     Without a payload, or with -, it is read from stdin. A reply that comes in parts is written as it comes.
     """
     from scale0_core.client import Client
 
+    chosen = kit.chosen_broker(broker)
     frames = [word.encode(errors="surrogateescape") for word in payload]
     if frames in ([], [b"-"]):
-        _insist_on_broker(broker, "nothing was sent", "start it: scale0 broker; or name another one with --broker")
+        _insist_on_broker(chosen, "nothing was sent", "start it: scale0 broker; or name another one with --broker")
         frames = [sys.stdin.buffer.read()]
     began = time.perf_counter()
-    with Client(broker, timeout=timeout) as client:
+    with Client(chosen, timeout=timeout) as client:
         if kit.output_format() == "table":
             for part in client.stream(service, *frames, retry=retry):
                 sys.stdout.buffer.write(part.body)
@@ -59,10 +51,10 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 @click.option("--version", "version", default="", help="The version of what it serves.")
 @click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds after which a run of COMMAND is ended.")
 @click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
-@broker_option
+@kit.broker_option()
 def serve(
     *, service: str, command: tuple[str, ...], concurrency: int, identity: str | None, version: str,
-    timeout: float | None, wait: bool, broker: str,
+    timeout: float | None, wait: bool, broker: str | None,
 ) -> None:  # fmt: skip
     """Offer SERVICE by running COMMAND for each task: scale0 serve upper -- tr a-z A-Z.
 
@@ -72,20 +64,21 @@ def serve(
     """
     from scale0_core.client import Worker
 
+    chosen = kit.chosen_broker(broker, "default" if wait else "")
     if not wait:
-        _insist_on_broker(broker, "nothing is served", "start it, or use --wait")
-    worker = Worker(broker, concurrency=concurrency, identity=identity, version=version)
+        _insist_on_broker(chosen, "nothing is served", "start it, or use --wait")
+    worker = Worker(chosen, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
-    kit.say(f"serving {service} at broker {broker} as {worker.identity}; Ctrl-C ends it")
+    kit.say(f"serving {service} at broker {chosen} as {worker.identity}; Ctrl-C ends it")
     worker.run()
 
 
 def _insist_on_broker(broker: str, consequence: str, remedy: str) -> None:
     """Raise NotReachedError if nobody listens at a broker's local address."""
-    from scale0_core.client.brokers import frontend_address
+    from scale0_core.client.kit.route import target
     from scale0_core.client.listening import why_nobody_listens
 
-    if reason := why_nobody_listens(frontend_address(broker, os.environ)):
+    if reason := why_nobody_listens(target(broker, "scale0", "frontend")):
         raise kit.NotReachedError(f"no broker {broker}", reason, consequence, remedy)
 
 

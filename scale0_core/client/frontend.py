@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from scale0_core.client.brokers import Route
 from scale0_core.client.calls import Call, Calls
 from scale0_core.client.errors import CallError, no_broker
+from scale0_core.client.kit.route import Route
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire

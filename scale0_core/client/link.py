@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import zmq
 
+from scale0_core.client.kit.route import resolve
 from scale0_core.client.listening import why_nobody_listens
 from scale0_core.config.addresses import is_local
 from scale0_core.errors import AddressError
@@ -91,7 +92,7 @@ class Dialog(Protocol):
 
     @property
     def address(self) -> str:
-        """Where to connect; empty for nowhere."""
+        """Where to connect, a target or an address; empty for nowhere."""
 
     def start(self, now: float) -> None:
         """Begin."""
@@ -259,6 +260,8 @@ class Engine:
         self._linger_ms = linger_ms
         self._connection = 0
         self._linked_before = False
+        self._attempts = 0
+        """How often connecting has failed since there was a connection."""
         self._unlinked_since = time.monotonic()
         self._again_at: float | None = None
         self._clear: list[Callable[[], None]] = []
@@ -303,6 +306,7 @@ class Engine:
         while link.events and self.link is link:
             if link.events.popleft():
                 self._linked_before = link.up = True
+                self._attempts = 0
                 self.dialog.on_linked(now)
             else:
                 self._broke(link, now)
@@ -315,10 +319,12 @@ class Engine:
         link.drop()
         if link.up:
             self._unlinked_since = now
+        else:
+            self._attempts += 1
         self._pause(link.address)
         if link.up:
             self.dialog.on_unlinked(now)
-        elif not self._linked_before and (reason := why_nobody_listens(link.address)):
+        elif not self._linked_before and (reason := why_nobody_listens(self.dialog.address)):
             self.dialog.on_nobody(reason, now)
 
     def _pause(self, address: str) -> None:
@@ -368,8 +374,9 @@ class Engine:
         old, self.link, self._again_at = self.link, None, None
         self._connection = self.dialog.connection
         if self.dialog.address:
+            address, _ = resolve(self.dialog.address, self._attempts)
             try:
-                self.link = self.link_type(self._context, self.dialog.address, self._linger_ms)
+                self.link = self.link_type(self._context, address, self._linger_ms)
             finally:
                 self._replaced(old)
         else:

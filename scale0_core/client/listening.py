@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 
+from scale0_core.client.kit.route import BETWEEN, resolve
 from scale0_core.config.addresses import is_local, tcp_host
 
 PROBE_SECONDS = 1.0
@@ -14,12 +15,22 @@ PROBE_SECONDS = 1.0
 HOPELESS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED, errno.EACCES, errno.EPROTOTYPE)
 
 
-def why_nobody_listens(address: str) -> str:
-    """Return why nobody can be reached at a local address, or "" if somebody listens or only time can tell.
+def why_nobody_listens(target: str) -> str:
+    """Return why nobody can be reached at a target, or "" if somebody listens or only time can tell.
 
     Addresses of other machines and in-process ones give "". It looks once: whoever wants to wait for a broker that is
     being started retries. The probe is a connection at the listener, so call this after connecting has failed.
     """
+    reasons = []
+    for attempt in range(target.count(BETWEEN) + 1):
+        address, reason = resolve(target, attempt)
+        if not (reason := reason or _why_nobody_is_at(address)):
+            return ""
+        reasons.append(reason)
+    return "; ".join(reasons)
+
+
+def _why_nobody_is_at(address: str) -> str:
     if not is_local(address) or address.startswith("inproc://"):
         return ""
     reason = ""

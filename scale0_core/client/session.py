@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from random import Random
 
-from scale0_core.client.brokers import Route
 from scale0_core.client.errors import WorkerError, refused
+from scale0_core.client.kit.route import Route
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.parts.timers import Deadlines

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from scale0_core.client.brokers import Place, Route, frontend_address
 from scale0_core.client.calls import Reply
 from scale0_core.client.errors import CallError, ClosedError, WorkerError
 from scale0_core.client.frontend import Frontend
 from scale0_core.client.handlers import Handler, Handlers
+from scale0_core.client.kit.route import Broker, Place, Route, address_of, target
 from scale0_core.client.session import Session, Task, WorkerState
 from scale0_core.client.storage import ConfigFile, default_config_dir, program_name
 from scale0_core.client.threads import FORKED
@@ -41,10 +41,16 @@ F = TypeVar("F", bound=Handler)
 
 
 def frontend_for(
-    broker: str, *, identity: str | None, retries: int, config_dir: ConfigDir, config_type: str, wait_for_broker: bool
+    broker: Broker,
+    *,
+    identity: str | None,
+    retries: int,
+    config_dir: ConfigDir,
+    config_type: str,
+    wait_for_broker: bool,
 ) -> Frontend:
     """Make the dialog of a client."""
-    address = frontend_address(broker, os.environ)
+    address = target(broker, "scale0", "frontend")
     name = _identity(identity)
     file = ConfigFile(_folder(config_dir), identity or f"client-{program_name()}", address)
     return Frontend(
@@ -54,12 +60,12 @@ def frontend_for(
 
 
 def session_for(
-    broker: str, *, backend: str | None, identity: str | None, window: int, interval: float,
+    broker: Broker, *, backend: str | None, identity: str | None, window: int, interval: float,
     metadata: Mapping[str, str], config_dir: ConfigDir, config_type: str,
     begin: Callable[[Task], None], cancel: Callable[[Task], None], changed: Callable[[], None],
 ) -> Session:  # fmt: skip
     """Make the dialog of a worker."""
-    address = frontend_address(broker, os.environ)
+    address = target(broker, "scale0", "frontend")
     name = _identity(identity)
     file = ConfigFile(_folder(config_dir), identity or f"worker-{program_name()}", address)
     return Session(
@@ -143,7 +149,7 @@ class BaseClient(ABC):
     """A client, but for how it waits."""
 
     def __init__(
-        self, broker: str = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
+        self, broker: Broker = "default", *, identity: str | None = None, timeout: float = 30.0, retries: int = 5,
         config_dir: ConfigDir = None, config_type: str = "JSON", wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         """Make a client.
@@ -151,7 +157,8 @@ class BaseClient(ABC):
         A call fails immediately with a NoBrokerError if nobody listens at the broker's address on this machine. A
         client that was connected once waits for its broker to come back, until the call's timeout.
 
-        :param broker: the name of a broker on this machine, or the address of a broker's frontend.
+        :param broker: the name of a broker on this machine, the address of a broker's frontend, or several of these,
+            which are tried in order.
         :param identity: who this is, for the broker's lists; made up when not given.
         :param timeout: seconds for a call that names no timeout of its own.
         :param retries: how often a call with ``retry=True`` is sent again.
@@ -174,7 +181,7 @@ class BaseClient(ABC):
     @property
     def address(self) -> str:
         """The address of the broker that is talked to."""
-        return self._frontend.address
+        return address_of(self._frontend.address)
 
     @property
     def config_version(self) -> int | str | None:
@@ -199,13 +206,14 @@ class BaseWorker(ABC):
     _asynchronous: bool
 
     def __init__(
-        self, broker: str = "default", *, identity: str | None = None, concurrency: int = 1, prefetch: int = 0,
+        self, broker: Broker = "default", *, identity: str | None = None, concurrency: int = 1, prefetch: int = 0,
         heartbeat_interval: float = 2.5, version: str = "", metadata: Mapping[str, str] | None = None,
         backend: str | None = None, config_dir: ConfigDir = None, config_type: str = "JSON",
     ) -> None:  # fmt: skip
         """Make a worker; it waits for a broker that is not there yet.
 
-        :param broker: the name of a broker on this machine, or the address of a broker's frontend.
+        :param broker: the name of a broker on this machine, the address of a broker's frontend, or several of these,
+            which are tried in order.
         :param identity: who this is, unique among workers; made up when not given.
         :param concurrency: how many tasks it works on at once.
         :param prefetch: how many more it takes in advance: more throughput for short tasks, longer waits behind long

@@ -15,10 +15,12 @@ from scale0_core.service import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+BROKER_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
+
 
 def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
     # ASCII, since it becomes part of paths and socket names, which have room for about 100 bytes
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", value):
+    if not re.fullmatch(BROKER_NAME, value):
         raise ValueError(f"'{field.name}' is 1 to 64 letters, digits, '.', '_' or '-': {value!r}")
 
 

@@ -8,6 +8,7 @@ import os
 import resource
 import secrets
 import signal
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,7 +18,8 @@ import zmq
 
 from scale0_core import __version__
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
-from scale0_core.config.folders import broker_context
+from scale0_core.config.folders import broker_context, default_runtime_dir
+from scale0_core.config.running import BrokerRecord, RecordFile, record_folder
 from scale0_core.config.settings import BrokerSettings
 from scale0_core.container.registry import Provider, ServiceStats
 from scale0_core.container.reporter import Reporter
@@ -39,6 +41,7 @@ from scale0_core.io.loop import Loop, Station
 from scale0_core.logs import get_logger
 from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.network.plugin import NetworkPlugin
+from scale0_core.network.service import BrokerService
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
 
@@ -58,7 +61,9 @@ class Broker:
         self.safe_mode = safe_mode
         self.loop: Loop | None = None
         self._name = BrokerName(self.core.broker.name)
-        self._runtime_dir: Path | None = None
+        self._context: BrokerContext | None = None
+        self._since = ""
+        self._record: RecordFile | None = None
         self._signals = 0
         self._wakes_on_signals = False
 
@@ -69,7 +74,7 @@ class Broker:
         try:
             _raise_descriptor_limit()
             context = attrs.evolve(broker_context(self.core.broker, os.environ), group=self.core.network.group)
-            self._runtime_dir = Path(context.runtime_dir)
+            self._context = context
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
             context = attrs.evolve(context, post=self.loop.post)
@@ -83,6 +88,7 @@ class Broker:
             raise
         running = self.running()
         self._register_hosted(running, context)
+        self._keep_record(context)
         try:
             for name, error in self.plugins.started(running).items():
                 self._insist(name, error)
@@ -125,6 +131,58 @@ class Broker:
                     own.rule(seat)
                 if isinstance(seat, SeatWithDoor):
                     own.open_door(seat, provider, self.loop.clock.now())
+
+    def _keep_record(self, context: BrokerContext) -> None:
+        """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
+        folder = record_folder(context.name, context.runtime_dir, os.environ)
+        self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        try:
+            for each in () if folder == Path(context.runtime_dir) else (folder.parent, folder):
+                _make_folder(each)
+                _check_private(each)
+        except (OSError, AddressError) as error:
+            self._without_record(error)
+            return
+        self._record = RecordFile(folder)
+        self._write_record()
+        assert self.loop is not None
+        for station in self.loop.stations:
+            if isinstance(station.seat.service, BrokerService):
+                station.seat.service.on_state.append(self._write_record)
+
+    def _write_record(self) -> None:
+        running, context = self.running(), self._context
+        assert self._record is not None
+        assert context is not None
+        addresses = {
+            service: {name: tuple(bound) for name, bound in sockets.items()}
+            for service, sockets in running.addresses.items()
+        }
+        record = BrokerRecord(
+            name=running.name, pid=os.getpid(), since=self._since, state=running.state,
+            config=str(self.config.path.resolve()) if self.config.path else "",
+            runtime_dir=str(Path(context.runtime_dir).resolve()), data_dir=str(Path(context.data_dir).resolve()),
+            addresses=addresses,
+        )  # fmt: skip
+        try:
+            self._record.write(record)
+        except OSError as error:
+            self._without_record(error)
+
+    def _without_record(self, error: Exception) -> None:
+        LOG.warning(
+            "record not written: clients and commands do not find this broker by its name", error=str(error),
+            next="set broker.runtime_dir to a folder of its own in /run/scale0",
+        )  # fmt: skip
+
+    def _remove_folders(self) -> None:
+        """Remove the record, and the folders that were made for it and for the sockets."""
+        if self._context is None:
+            return
+        if self._record is not None:
+            self._record.remove()
+        with contextlib.suppress(OSError):  # not empty: somebody else uses it
+            default_runtime_dir(self._context.name, os.environ).rmdir()
 
     def _own_seats(self) -> list[BrokerSeat]:
         assert self.loop is not None
@@ -191,9 +249,7 @@ class Broker:
             signal.set_wakeup_fd(-1)
         if self.loop is not None:
             self.loop.close()
-        if self._runtime_dir is not None and not self.core.broker.runtime_dir:
-            with contextlib.suppress(OSError):  # not empty: somebody else uses it
-                self._runtime_dir.rmdir()
+        self._remove_folders()
         self._name.__exit__(None, None, None)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:

@@ -168,7 +168,7 @@ class BrokerSeat(Seat):
         self._doors: dict[bytes, SeatWithDoor] = {}
         self._others: list[Seat] = []
         self._provider = ""
-        service.on_state = self._pass_on_state
+        service.on_state.append(self._pass_on_state)
         service.quarantined, service.resume = self._quarantined, self._resume
         self.pass_in: Callable[[SeatWithDoor, Frames, float], None] = SeatWithDoor.take_task
         """Gives a task to a service; the loop looks at the clock around it."""

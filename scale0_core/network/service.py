@@ -105,7 +105,7 @@ class BrokerService:
         remote_sockets: frozenset[str] = frozenset(),
     ) -> None:
         self._state = state
-        self.on_state: Callable[[], None] | None = None
+        self.on_state: list[Callable[[], None]] = []
         """Called when the broker is in another state."""
         self.quarantined: Callable[[], list[dict[str, Any]]] = list
         self.resume: Callable[[str, float], list[str]] = lambda name, now: []
@@ -170,8 +170,8 @@ class BrokerService:
         else:
             LOG.info("enabled")
         self._tell_change("state", state.value, None, now)
-        if self.on_state is not None:
-            self.on_state()
+        for call in self.on_state:
+            call()
 
     @property
     def events(self) -> list[Event] | None:

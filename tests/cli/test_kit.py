@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scale0_core.cli import kit
 from scale0_core.cli.failures import as_text, explained, wants_json
+from scale0_core.config.folders import default_runtime_dir
 from scale0_core.errors import ConfigError, Exit, Fault, Problem
 
 if sys.version_info >= (3, 11):
@@ -146,17 +147,12 @@ def test_a_broker_may_have_any_name(name):
     assert tomllib.loads(override)["broker"]["name"] == name
 
 
-def test_the_runtime_folder_is_the_brokers(monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert str(kit.runtime_dir("north")) == "/run/user/7/scale0/north"
-
-
-def test_without_a_folder_of_the_session_it_is_in_the_temporary_one(monkeypatch):
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("TMPDIR", "/var/elsewhere")  # not tried by writing to it: it need not be there
-    assert str(kit.runtime_dir("north")) == f"/var/elsewhere/scale0-{os.getuid()}/north"
-    monkeypatch.delenv("TMPDIR")
-    assert str(kit.runtime_dir("north")) == f"/tmp/scale0-{os.getuid()}/north"
+def test_the_runtime_folder_is_that_of_the_session_or_a_temporary_one():
+    assert str(default_runtime_dir("north", {"XDG_RUNTIME_DIR": "/run/user/7"})) == "/run/user/7/scale0/north"
+    # not tried by writing to it: it need not be there
+    elsewhere = default_runtime_dir("north", {"TMPDIR": "/var/elsewhere"})
+    assert str(elsewhere) == f"/var/elsewhere/scale0-{os.getuid()}/north"
+    assert str(default_runtime_dir("north", {})) == f"/tmp/scale0-{os.getuid()}/north"
 
 
 def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):

@@ -28,8 +28,8 @@ def run(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
     [
         ("call", "echo", "x", "--timeout", "60", "--broker"),
         ("serve", "upper", "--broker"),
-        ("status", "--timeout", "60", "--address"),
-        ("services", "--timeout", "60", "--address"),
+        ("status", "--timeout", "60", "--broker"),
+        ("services", "--timeout", "60", "-b"),
         ("disable", "--timeout", "60", "--address"),
     ],
     ids=lambda arguments: arguments[0],

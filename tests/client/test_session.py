@@ -8,7 +8,7 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.brokers import Place, Route
+from scale0_core.client.kit.route import Place, Route
 from scale0_core.client.session import OVERTIME, WORKER, Session, Task, WorkerState
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
@@ -150,7 +150,7 @@ def test_without_a_configuration_the_backend_is_beside_the_frontend():
     desk = Desk(place=Place("ipc:///run/b/frontend"))
     desk.link()
     desk.hear(wire.CONFIGACK, config_version=4)
-    assert desk.session.address == "ipc:///run/b/backend"
+    assert desk.session.address == "scale0/backend@ipc:///run/b/frontend"
     assert desk.link()[0].options["config_version"] == 4
 
 

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from scale0_core.client import BrokerLostError, CallError, CallTimedOutError, Client, Reply, Stage
-from scale0_core.client.brokers import Place, Route
+from scale0_core.client.kit.route import Place, Route
 from scale0_core.client.session import Session, Task
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 

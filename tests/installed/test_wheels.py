@@ -68,7 +68,7 @@ def test_a_broker_on_embedded_defaults_answers_and_ends(installed, tmp_path):
                 break
         else:
             pytest.fail("the broker ended before it was ready")
-        assert answer_of(installed, "echo", "--name", name, "hello", cwd=tmp_path).stdout.strip() == "hello"
+        assert answer_of(installed, "echo", "--broker", name, "hello", cwd=tmp_path).stdout.strip() == "hello"
     finally:
         broker.send_signal(signal.SIGTERM)
         broker.stderr.read()

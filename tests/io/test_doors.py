@@ -131,7 +131,7 @@ def test_on_the_command_line_it_is_one_service_for_all(scale0_broker):
         client.call("echo", b"ECHO", b"", b"hello")
     assert scale0("call", "echo", "-b", broker.address("scale0", "frontend"), "ECHO", "", "hello") == "hello"
     mdp = broker.address("majordomo", "requests")
-    assert scale0("majordomo", "call", "--address", mdp, "echo", "ECHO", "", "hello").strip() == "hello"
+    assert scale0("majordomo", "call", "--broker", mdp, "echo", "ECHO", "", "hello").strip() == "hello"
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.rcvtimeo = 0, round(PATIENCE * 1000)
         socket.connect(broker.address("scale0", "management"))

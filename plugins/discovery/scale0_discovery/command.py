@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scale0_discovery.watching import Watch
 
-FIX = "start a broker with the plugin discovery: scale0 broker; or name another one with --name or --address"
+FIX = "start a broker with the plugin discovery: scale0 broker; or choose one: --broker NAME|ADDRESS"
 COLUMNS = {
     "service": "service", "provider": "provider", "kind": "kind", "state": "state", "version": "version",
     "metadata": "metadata", "endpoints": "endpoints",
@@ -30,8 +30,7 @@ ADVICE = {
 SILENCE = 15.0
 """Seconds without a message, bookmarks included, after which a watch looks whether the broker is still there."""
 
-_address = click.option("--address", metavar="ADDRESS", help="Where queries go; by default the broker's ipc address.")
-_name = click.option("--name", default="default", show_default=True, metavar="BROKER", help="Which broker here.")
+_broker = kit.broker_option("--name", "--address")
 _timeout = click.option(
     "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds."
 )
@@ -54,19 +53,18 @@ def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
 @click.option("--metadata", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="May be given several times.")
 @click.option("--state", help="Only those in this state: responsive, unresponsive, lost, quarantined.")
 @click.option("--gone", is_flag=True, help="Those that went instead, with the revision at which they did.")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
 def ls(
     *, service: str | None, versions: str | None, metadata: dict[str, str], state: str | None, gone: bool,
-    address: str | None, name: str, timeout: float,
+    broker: str | None, timeout: float,
 ) -> None:  # fmt: skip
     """List who offers SERVICE, or all services."""
     wanted = {"service": service, "version": versions, "metadata": metadata or None, "state": state, "gone": gone}
     options = {key: value for key, value in wanted.items() if value is not None}
     rows: list[dict[str, Any]] = []
-    place = _place(address, name)
+    place = _requests(broker)
     answer = _ask(place, "LIST", options, timeout)
     rows += answer["providers"]
     while answer["more"] is not None:
@@ -80,13 +78,12 @@ def ls(
 
 @main.command()
 @click.argument("service")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def show(service: str, address: str | None, name: str, timeout: float) -> None:
+def show(service: str, broker: str | None, timeout: float) -> None:
     """Show all about SERVICE: who offers it, where, and its figures. Ends with 1 when nobody can answer."""
-    info = _ask(_place(address, name), "INFO", {"service": service}, timeout)
+    info = _ask(_requests(broker), "INFO", {"service": service}, timeout)
     kit.emit("scale0.discovery.service/1", info, show=lambda: _show(info))
     if not info["alive"]:
         kit.finish(kit.Exit.NEGATIVE)
@@ -94,13 +91,12 @@ def show(service: str, address: str | None, name: str, timeout: float) -> None:
 
 @main.command()
 @click.argument("service", required=False)
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def advice(service: str | None, address: str | None, name: str, timeout: float) -> None:
+def advice(service: str | None, broker: str | None, timeout: float) -> None:
     """Show where SERVICE, or any, should have how many workers. Others advise it; nothing is moved by it."""
-    told = _ask(_place(address, name), "ADVICE", {} if service is None else {"service": service}, timeout)
+    told = _ask(_requests(broker), "ADVICE", {} if service is None else {"service": service}, timeout)
     if kit.output_format() == "table":
         kit.say(_age(told))
         told["rows"] = [{key: _safe(value) for key, value in row.items()} for row in told["rows"]]
@@ -111,23 +107,23 @@ def advice(service: str | None, address: str | None, name: str, timeout: float) 
 
 @main.command()
 @click.argument("service", required=False)
-@click.option("--watch-address", metavar="ADDRESS", help="Where changes are published; by default as the broker says.")
+@click.option("--watch-address", metavar="ADDRESS", help="Where changes are published, unless where the broker says.")
 @click.option("--since", metavar="REVISION", type=click.IntRange(min=0), help="Begin after this one, not with a list.")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many changes.")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
 def watch(
-    *, service: str | None, watch_address: str | None, since: int | None, count: int | None, address: str | None,
-    name: str, timeout: float,
+    *, service: str | None, watch_address: str | None, since: int | None, count: int | None, broker: str | None,
+    timeout: float,
 ) -> None:  # fmt: skip
     """Write a line for everybody who offers SERVICE, or any, and one for each change from then on. Ends by Ctrl-C."""
     from scale0_discovery.watching import RefusedError, Watch
 
     following = Watch(service, revision=since)
-    place = _place(address, name)
-    with kit.connected(place, timeout, FIX) as requests, _subscribed(watch_address, name, address, following) as news:
+    place = _requests(broker)
+    published = watch_address or _published_at(place, timeout)
+    with kit.connected(place, timeout, FIX) as requests, _subscribed(published, following) as news:
         try:
             for number, change in enumerate(_follow(following, requests, news, timeout), 1):
                 _write(change)
@@ -229,9 +225,9 @@ def _metadata(row: Mapping[str, Any]) -> str:
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
-def _place(address: str | None, name: str) -> str:
-    """Give the address that takes queries."""
-    return address or f"ipc://{kit.runtime_dir(name)}/discovery"
+def _requests(broker: str | None) -> str:
+    """Return where the broker takes queries."""
+    return kit.address_at(broker, "discovery", "requests")
 
 
 def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -246,22 +242,26 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
 
 
 @contextmanager
-def _subscribed(
-    watch_address: str | None, name: str, address: str | None, following: Watch
-) -> Iterator[zmq.Socket[bytes]]:
+def _subscribed(address: str, following: Watch) -> Iterator[zmq.Socket[bytes]]:
     import zmq
 
     from scale0_core.client.link import client_socket
 
-    if watch_address is None and address is not None:
-        watch_address = f"{address}-watch" if address.startswith("ipc://") else None
-        if watch_address is None:
-            raise kit.UsageError(
-                "--watch-address is missing", f"changes are not published at {address}, which takes queries",
-                "nothing was asked", "give the address of the socket watch of the service discovery",
-            )  # fmt: skip
     with zmq.Context() as context, client_socket(context, zmq.SUB) as socket:
-        kit.connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
+        kit.connect(socket, address)
         for topic in following.topics:
             socket.subscribe(topic)
         yield socket
+
+
+def _published_at(place: str, timeout: float) -> str:
+    """Ask the broker where it publishes changes."""
+    from scale0_core.client.kit.route import address_of, seen_from
+
+    for row in _ask(place, "INFO", {"service": "discovery"}, timeout)["providers"]:
+        for address in row["sockets"].get("watch", ()):
+            return seen_from(address_of(place), address)
+    raise kit.NegativeError(
+        "the broker publishes no changes", "its service discovery has no socket watch", "nothing is watched",
+        "give the address where it does: --watch-address ADDRESS",
+    )  # fmt: skip

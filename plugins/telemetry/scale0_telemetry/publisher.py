@@ -20,6 +20,7 @@ import pyarrow as pa
 import zmq
 
 from scale0_core.api import MIB, Scale0Error, get_logger, printable
+from scale0_core.client.kit.route import Broker, resolve, target
 from scale0_core.client.link import Link
 from scale0_telemetry.columns import Batch
 from scale0_telemetry.schema import SCHEMA
@@ -124,10 +125,12 @@ _AROUND: int = len(_encoded(_NO_EVENTS).data) - pa.ipc.get_record_batch_size(_NO
 class Publisher:
     """Puts events into one pipe. All of it belongs to one thread."""
 
-    def __init__(self, address: str, pipe: bytes, writer: bytes, most_bytes: int) -> None:
+    def __init__(self, broker: Broker, pipe: bytes, writer: bytes, most_bytes: int) -> None:
         self.lost: Counter[str] = Counter()
         """Events that were lost, by reason; whoever tells of them clears it."""
-        self._address, self._pipe = address, pipe
+        self._target, self._pipe = target(broker, "zpipes", "pipes"), pipe
+        self._attempts = 0
+        """How often connecting has failed since there was a connection."""
         self._writer, self._renewed = writer, 0
         self._most_bytes = most_bytes
         self._batches: list[Batch] = []
@@ -321,11 +324,12 @@ class Publisher:
     def _connected(self) -> Link:
         if self._link is None:
             self._context = self._context or zmq.Context()
-            self._link = Link(self._context, self._address)
+            self._link = Link(self._context, resolve(self._target, self._attempts)[0])
         return self._link
 
     def _disconnect(self) -> None:
         if self._link is not None:
+            self._attempts = 0 if self._link.up else self._attempts + 1
             self._link.drop()
             self._link = None
         self._linked = self._linked and self._made is not None  # rather a link too many than another's
@@ -334,7 +338,7 @@ class Publisher:
     def _tell(self, text: str, **about: str) -> None:
         if not self._told:
             self._told = True
-            LOG.warning(text, address=self._address, **about)
+            LOG.warning(text, broker=self._target, **about)
 
 
 def _left(end: float) -> float:

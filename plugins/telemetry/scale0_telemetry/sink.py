@@ -70,12 +70,13 @@ class Sink:
             )
             self._segments = Segments(folder, broker.name, epoch, limits)
         self._publisher: Publisher | None = None
-        address = context.address(settings.pipe_address)
+        own = tuple(broker.addresses.get("zpipes", {}).get("pipes", ()))
+        pipe_broker = settings.pipe_broker or own or broker.name
         if settings.pipe:
             writer = f"telemetry-{epoch}-{broker.name}".encode()[:64]
-            self._publisher = Publisher(address, settings.pipe.encode(), writer, settings.pipe_buffer)
-        own = {bound for sockets in broker.addresses.values() for every in sockets.values() for bound in every}
-        self._stop_pipe = 0.0 if address in own else STOP_PIPE  # a broker that stops answers nobody, itself included
+            self._publisher = Publisher(pipe_broker, settings.pipe.encode(), writer, settings.pipe_buffer)
+        # a broker that stops answers nobody, itself included
+        self._stop_pipe = 0.0 if pipe_broker in (own, broker.name, *own) else STOP_PIPE
         if unknown := sorted(settings.sampling.keys() - events.KINDS.keys()):
             LOG.warning("sampling names kinds that Scale0 itself does not have", kinds=", ".join(unknown))
         self._gauge = Gauge(broker, context.group)

@@ -191,7 +191,7 @@ def test_numbers_of_a_broker_follow_its_time_without_a_gap(month: Path):
 def test_what_a_real_broker_tells_of_itself_is_told_alike(month: Path, scale0_broker: Any):
     broker = scale0_broker(["telemetry"])
     for command in ("disable", "enable"):
-        words = [sys.executable, "-m", "scale0_core", command, "--address", broker.address("scale0", "management")]
+        words = [sys.executable, "-m", "scale0_core", command, "--broker", broker.address("scale0", "management")]
         subprocess.run(words, check=True, capture_output=True, timeout=60)
     assert broker.stop() == 0
     for kind in ("load", "config_change"):

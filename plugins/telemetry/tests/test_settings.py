@@ -25,7 +25,7 @@ def test_it_is_never_started_unasked():
         {"sampling": {"task": -0.1}}, {"sampling": {"task": 1.1}}, {"sampling": {"task": float("nan")}},
         {"segment_bytes": 1}, {"segment_seconds": 0.0}, {"quota_bytes": -1}, {"quota_bytes": 1000}, {"max_queue": 0},
         {"load_interval": 0.0},
-        {"pipe_address": "127.0.0.1:5560"}, {"pipe_address": "tcp://127.0.0.1"}, {"pipe_address": "tcp://host:*"},
+        {"pipe_broker": "127.0.0.1:5560"}, {"pipe_broker": "tcp://127.0.0.1"}, {"pipe_broker": ("a", "tcp://host:*")},
     ],
     ids=repr,
 )  # fmt: skip

@@ -58,10 +58,10 @@ def numbered(count: int) -> list[bytes]:
 
 def test_chunks_come_out_as_they_went_in(here):
     chunks = [b"a", b"", b"\x00\xff" * 1000, b"x" * 3_000_000, *numbered(5000)]
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in chunks:
             writer.write(chunk)
-    with Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "r", broker=here) as reader:
         assert [reader.read(timeout=30) for _ in chunks] == chunks
         assert reader.number == len(chunks)
         with pytest.raises(PipeTimeoutError) as late:
@@ -70,13 +70,13 @@ def test_chunks_come_out_as_they_went_in(here):
 
 
 def test_names_and_chunks_are_any_bytes(here):
-    with Pipe.open(b"\xff\x00", "w", address=here) as writer:
+    with Pipe.open(b"\xff\x00", "w", broker=here) as writer:
         writer.write(bytearray(b"a"))
         writer.write(memoryview(b"b"))
         for wrong in ("text", 5, None):
             with pytest.raises(TypeError):
                 writer.write(wrong)
-    with Pipe.open(b"\xff\x00", "r", address=here) as reader:
+    with Pipe.open(b"\xff\x00", "r", broker=here) as reader:
         assert [reader.read(timeout=30), reader.read(timeout=30)] == [b"a", b"b"]
         assert list(reader.chunks(timeout=0.1)) == []
         assert list(reader.drain()) == []
@@ -100,7 +100,7 @@ def test_a_broker_is_found_by_its_name(scale0_broker, folder, monkeypatch):
 
 
 def test_somebody_who_writes_seldom_is_heard_at_once(here):
-    with Pipe.open("p", "w", address=here) as writer, Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "w", broker=here) as writer, Pipe.open("p", "r", broker=here) as reader:
         for chunk in (b"a", b"b"):
             writer.write(chunk)
         assert list(islice(reader, 2)) == [b"a", b"b"]  # without a flush
@@ -111,23 +111,23 @@ def test_somebody_who_writes_seldom_is_heard_at_once(here):
 
 
 def test_written_through_is_written_when_it_returns(here):
-    with Pipe.open("p", "w", address=here, batch=False) as writer:
+    with Pipe.open("p", "w", broker=here, batch=False) as writer:
         writer.write(b"a")
         assert writer.pending == 0
-        with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here) as reader:
             assert list(reader.drain()) == [b"a"]
 
 
 def test_two_writers_and_one_reader_at_once(here):
     def write(letter: bytes) -> None:
-        with Pipe.open("p", "w", address=here) as writer:
+        with Pipe.open("p", "w", broker=here) as writer:
             for number in range(3000):
                 writer.write(letter + b"%d" % number)
 
     threads = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b")]
     for thread in threads:
         thread.start()
-    with Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "r", broker=here) as reader:
         found = list(islice(reader.chunks(timeout=30), 6000))
     for thread in threads:
         thread.join()
@@ -141,7 +141,7 @@ def test_two_writers_and_one_reader_at_once(here):
 def test_no_broker_is_an_error_immediately(folder):
     began = time.monotonic()
     with pytest.raises(PipeLostError) as lost:
-        Pipe.open("p", "r", address=f"ipc://{folder}/nobody", timeout=60)
+        Pipe.open("p", "r", broker=f"ipc://{folder}/nobody", timeout=60)
     assert time.monotonic() - began < 20
     assert lost.value.stage is Stage.CONNECTING
     assert "scale0 broker" in lost.value.problem.remedy
@@ -151,18 +151,18 @@ def test_somebody_who_does_not_answer_is_an_error_after_the_timeout():
     with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
         port = silent.bind_to_random_port("tcp://127.0.0.1")
         with pytest.raises(PipeLostError) as lost:
-            Pipe.open("p", "r", address=f"tcp://127.0.0.1:{port}", timeout=0.3)
+            Pipe.open("p", "r", broker=f"tcp://127.0.0.1:{port}", timeout=0.3)
     assert lost.value.stage in (Stage.OPENING, Stage.CONNECTING)
 
 
 def test_an_address_that_is_none_is_told_at_once():
     with pytest.raises(PipeError, match="cannot connect"):
-        Pipe.open("p", "r", address="nowhere")
+        Pipe.open("p", "r", broker="nowhere://here")
 
 
 def test_a_full_pipe_is_told_and_nothing_is_lost(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_pipe_bytes": 100}}}))
-    with Pipe.open("p", "w", address=here, batch=False) as writer:
+    with Pipe.open("p", "w", broker=here, batch=False) as writer:
         writer.write(b"x" * 100)
         with pytest.raises(PipeFullError) as full:
             writer.write(b"a", timeout=1.5)
@@ -170,7 +170,7 @@ def test_a_full_pipe_is_told_and_nothing_is_lost(scale0_broker):
         assert writer.pending == 0
         with pytest.raises(PipeTooLargeError):
             writer.write(b"x" * 101)
-    with Pipe.open("p", "w", address=here, batch_bytes=50, window=2) as writer:
+    with Pipe.open("p", "w", broker=here, batch_bytes=50, window=2) as writer:
         for _ in range(10):
             writer.write(b"y" * 10, timeout=1.5)
         with pytest.raises(PipeFullError):
@@ -179,7 +179,7 @@ def test_a_full_pipe_is_told_and_nothing_is_lost(scale0_broker):
         assert pending >= 10
         with pytest.raises(PipeFullError):
             writer.flush(timeout=1)
-        with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here) as reader:
             found = [reader.read(timeout=30) for _ in range(1 + pending)]
             assert list(reader.chunks(timeout=0.1)) == []
         writer.flush(timeout=30)
@@ -188,7 +188,7 @@ def test_a_full_pipe_is_told_and_nothing_is_lost(scale0_broker):
 
 def test_closing_a_full_pipe_says_what_was_not_written(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_pipe_bytes": 10}}}))
-    writer = Pipe.open("p", "w", address=here)
+    writer = Pipe.open("p", "w", broker=here)
     writer.write(b"x" * 10)
     writer.write(b"y")
     with pytest.raises(PipeFullError, match="1 chunks are not confirmed"):
@@ -203,7 +203,7 @@ def test_an_error_of_the_program_is_not_hidden_by_one_of_the_pipe(scale0_broker)
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_pipe_bytes": 10}}}))
 
     def fail() -> None:
-        with Pipe.open("p", "w", address=here, timeout=3) as writer:
+        with Pipe.open("p", "w", broker=here, timeout=3) as writer:
             writer.write(b"x" * 10)
             writer.write(b"y")
             raise KeyError
@@ -213,41 +213,41 @@ def test_an_error_of_the_program_is_not_hidden_by_one_of_the_pipe(scale0_broker)
 
 
 def test_a_second_reader_is_told(here):
-    with Pipe.open("p", "r", address=here) as first, Pipe.open("p", "r", address=here) as second:
+    with Pipe.open("p", "r", broker=here) as first, Pipe.open("p", "r", broker=here) as second:
         list(first.drain())
         with pytest.raises(PipeBusyError):
             second.read()
 
 
 def test_readers_one_after_the_other_do_not_disturb_each_other(here):
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for number in range(20):
             writer.write(b"%d" % number)
             writer.flush()
-            with Pipe.open("p", "r", address=here) as reader:
+            with Pipe.open("p", "r", broker=here) as reader:
                 assert reader.read(timeout=30) == b"%d" % number
 
 
 def test_a_chunk_that_an_error_kept_from_being_used_goes_back(here):
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in numbered(3):
             writer.write(chunk)
 
     def fail() -> None:
-        with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here) as reader:
             assert list(islice(reader, 2)) == numbered(2)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    with Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "r", broker=here) as reader:
         assert reader.read(timeout=30) == b"1"
         reader.done()
         assert list(reader.drain()) == [b"2"]
 
 
 def test_a_thread_that_waits_ends_when_the_pipe_is_closed(here):
-    reader = Pipe.open("p", "r", address=here)
+    reader = Pipe.open("p", "r", broker=here)
     ended = []
 
     def read() -> None:
@@ -264,8 +264,8 @@ def test_a_thread_that_waits_ends_when_the_pipe_is_closed(here):
 
 
 def test_a_pipe_that_nobody_closes_is_no_trouble(here):
-    reader = Pipe.open("p", "r", address=here)
-    writer = Pipe.open("p", "w", address=here)
+    reader = Pipe.open("p", "r", broker=here)
+    writer = Pipe.open("p", "w", broker=here)
     writer.write(b"a")
     writer.flush()
     del reader, writer
@@ -294,11 +294,11 @@ def test_both_flavours_have_the_same_names():
 
 
 def test_a_group_acknowledges_what_it_is_told_to(here):
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in numbered(10):
             writer.write(chunk)
         writer.flush()
-        with Pipe.open("p", "r", address=here, group="g") as reader:
+        with Pipe.open("p", "r", broker=here, group="g") as reader:
             assert [reader.read(timeout=30) for _ in range(6)] == numbered(6)
             assert (reader.number, reader.position) == (6, 7)
             reader.ack(4)
@@ -306,26 +306,26 @@ def test_a_group_acknowledges_what_it_is_told_to(here):
             assert reader.read(timeout=30) == b"4"
             with pytest.raises(PipeGoneError):
                 reader.seek(2)
-        with Pipe.open("p", "r", address=here, group=b"g") as reader:
+        with Pipe.open("p", "r", broker=here, group=b"g") as reader:
             assert reader.read(timeout=30) == b"4"
             reader.ack()
             assert reader.info()["groups"] == {"g": {"next": 6}}
-        with Pipe.open("p", "r", address=here, group="g", auto_ack=True) as reader:
+        with Pipe.open("p", "r", broker=here, group="g", auto_ack=True) as reader:
             assert list(reader.drain()) == numbered(10)[5:]
-        with Pipe.open("p", "r", address=here, group="late", start="next") as reader:
+        with Pipe.open("p", "r", broker=here, group="late", start="next") as reader:
             writer.write(b"new")
             assert reader.read(timeout=30) == b"new"
             reader.close(drop_group=True)
-        with Pipe.open("p", "r", address=here) as reader, pytest.raises(ValueError, match="group"):
+        with Pipe.open("p", "r", broker=here) as reader, pytest.raises(ValueError, match="group"):
             reader.seek(1)
 
 
 def test_a_group_with_a_lease_takes_nothing_away_and_has_no_link(here):
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         writer.write(b"a")
         writer.flush()
-        with Pipe.open("p", "r", address=here, group="g", start="next", lease=5) as group:
-            with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here, group="g", start="next", lease=5) as group:
+            with Pipe.open("p", "r", broker=here) as reader:
                 assert reader.read(timeout=30) == b"a"
                 assert reader.info()["links"] == 2
                 writer.write(b"b")
@@ -334,7 +334,7 @@ def test_a_group_with_a_lease_takes_nothing_away_and_has_no_link(here):
         assert links(here, "p") == 1
     for wrong in ({"lease": 5}, {"lease": 0, "group": "g"}, {"lease": 1e9, "group": "g"}):
         with pytest.raises(ValueError, match="lease"):
-            Pipe.open("p", "r", address=here, **wrong)
+            Pipe.open("p", "r", broker=here, **wrong)
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -356,22 +356,22 @@ def wait_for_links(here: str, name: str, count: int) -> None:
 
 
 def test_every_link_is_closed(here):
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in numbered(3):
             writer.write(chunk)
         writer.flush()
-        with Pipe.open("p", "r", address=here, group="g") as reader:
+        with Pipe.open("p", "r", broker=here, group="g") as reader:
             for _ in range(3):
                 reader.seek(1)
             assert reader.info()["links"] == 2
         wait_for_links(here, "p", 1)
-        with Pipe.open("p", "r", address=here, group="g") as reader:
+        with Pipe.open("p", "r", broker=here, group="g") as reader:
             assert [reader.read(timeout=30) for _ in range(3)] == numbered(3)
             reader.ack()
             with pytest.raises(PipeGoneError):
                 reader.seek(1)
         wait_for_links(here, "p", 1)
-        forgotten = Pipe.open("p", "r", address=here, group="g")
+        forgotten = Pipe.open("p", "r", broker=here, group="g")
         wait_for_links(here, "p", 2)
         del forgotten
         gc.collect()
@@ -385,13 +385,13 @@ def test_a_file_is_copied_through_a_pipe(here):
     data = bytes(range(256)) * 4000
 
     def write() -> None:
-        with Pipe.open("p", "w", address=here) as pipe, pipe.file() as file:
+        with Pipe.open("p", "w", broker=here) as pipe, pipe.file() as file:
             shutil.copyfileobj(io.BytesIO(data), file)
 
     thread = threading.Thread(target=write)
     thread.start()
     copy = io.BytesIO()
-    with Pipe.open("p", "r", address=here) as pipe, pipe.file() as file:
+    with Pipe.open("p", "r", broker=here) as pipe, pipe.file() as file:
         shutil.copyfileobj(file, copy)
         assert file.read() == b""  # the end stays the end
     thread.join()
@@ -399,7 +399,7 @@ def test_a_file_is_copied_through_a_pipe(here):
 
 
 def test_text_is_printed_and_tables_are_read(here):
-    with Pipe.open("p", "w", address=here) as pipe:
+    with Pipe.open("p", "w", broker=here) as pipe:
         with pipe.file(encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["größe", 1], ["two\nlines", 2]])
         with pipe.file(encoding="utf-8") as file:
@@ -408,7 +408,7 @@ def test_text_is_printed_and_tables_are_read(here):
         with pipe.file(end=False) as file:
             file.write(b"no end")
         pipe.write(b"")
-    with Pipe.open("p", "r", address=here) as pipe:
+    with Pipe.open("p", "r", broker=here) as pipe:
         with pipe.file(encoding="utf-8", newline="") as file:
             assert list(csv.reader(file)) == [["größe", "1"], ["two\nlines", "2"]]
         with pipe.file(encoding="utf-8") as file:
@@ -422,7 +422,7 @@ def test_text_is_printed_and_tables_are_read(here):
 READER = """
 import sys
 from scale0_zpipes import Pipe
-with Pipe.open("p", "r", address=sys.argv[1], batch_chunks=50) as pipe:
+with Pipe.open("p", "r", broker=sys.argv[1], batch_chunks=50) as pipe:
     for chunk in pipe:
         print(chunk.decode(), flush=True)
 """
@@ -430,7 +430,7 @@ with Pipe.open("p", "r", address=sys.argv[1], batch_chunks=50) as pipe:
 
 def test_a_reader_that_is_killed_loses_nothing(scale0_broker):
     here = address_of(scale0_broker(["zpipes"]))
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in numbered(2000):
             writer.write(chunk)
     seen: list[int] = []
@@ -441,7 +441,7 @@ def test_a_reader_that_is_killed_loses_nothing(scale0_broker):
             process.send_signal(signal.SIGKILL)
             # what it had written already it had made use of
             seen += [int(line) for line in process.stdout if line.endswith("\n")]
-    with Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "r", broker=here) as reader:
         seen += map(int, reader.drain())
     assert sorted(set(seen)) == list(range(2000))
     assert len(seen) < 2000 + 3 * 101  # only what was not acknowledged came again
@@ -460,12 +460,12 @@ def test_a_broker_that_is_killed_and_started_again_loses_and_doubles_nothing(sca
     found: list[bytes] = []
 
     def read() -> None:
-        with Pipe.open("d.p", "r", address=here) as reader:
+        with Pipe.open("d.p", "r", broker=here) as reader:
             found.extend(islice(reader.chunks(timeout=30), 6000))
 
     thread = threading.Thread(target=read)
     thread.start()
-    with Pipe.open("d.p", "w", address=here, batch_chunks=20) as writer:
+    with Pipe.open("d.p", "w", broker=here, batch_chunks=20) as writer:
         for number, chunk in enumerate(numbered(6000)):
             writer.write(chunk)
             if number in (2000, 4000):
@@ -479,7 +479,7 @@ def test_a_broker_in_memory_that_is_started_again_is_used_again(scale0_broker, f
     settings = {"broker": {"runtime_dir": str(folder / "run")}}
     broker = scale0_broker.in_thread(["zpipes"], settings)
     here = address_of(broker)
-    with Pipe.open("p", "w", address=here) as writer, Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "w", broker=here) as writer, Pipe.open("p", "r", broker=here) as reader:
         writer.write(b"a")
         assert reader.read(timeout=30) == b"a"
         broker.stop()
@@ -493,7 +493,7 @@ def test_a_broker_in_memory_that_is_started_again_is_used_again(scale0_broker, f
 
 def test_a_reader_ends_when_the_broker_stays_away(scale0_broker):
     broker = scale0_broker.in_thread(["zpipes"])
-    with Pipe.open("p", "r", address=address_of(broker), timeout=3) as reader:
+    with Pipe.open("p", "r", broker=address_of(broker), timeout=3) as reader:
         assert list(reader.drain()) == []
         broker.stop()
         with pytest.raises(PipeLostError):

@@ -33,12 +33,12 @@ def test_chunks_come_out_as_they_went_in(here):
     chunks = [b"a", b"", b"x" * 3_000_000, *numbered(3000)]
 
     async def write():
-        async with Pipe.open("p", "w", address=here) as writer:
+        async with Pipe.open("p", "w", broker=here) as writer:
             for chunk in chunks:
                 await writer.write(chunk)
 
     async def read():
-        async with Pipe.open("p", "r", address=here) as reader:
+        async with Pipe.open("p", "r", broker=here) as reader:
             return [chunk async for chunk in reader.chunks(timeout=1)]
 
     async def both():
@@ -49,8 +49,8 @@ def test_chunks_come_out_as_they_went_in(here):
 
 def test_what_is_there_is_drained_and_silence_ends_the_chunks(here):
     async def main():
-        writer = await Pipe.open("p", "w", address=here)
-        reader = await Pipe.open("p", "r", address=here)
+        writer = await Pipe.open("p", "w", broker=here)
+        reader = await Pipe.open("p", "r", broker=here)
         for chunk in numbered(5):
             await writer.write(chunk)
         await writer.flush()
@@ -74,10 +74,10 @@ def test_what_is_there_is_drained_and_silence_ends_the_chunks(here):
 
 def test_groups_acknowledge_and_seek(here):
     async def main():
-        async with Pipe.open("p", "w", address=here) as writer:
+        async with Pipe.open("p", "w", broker=here) as writer:
             for chunk in numbered(10):
                 await writer.write(chunk)
-        async with Pipe.open("p", "r", address=here, group="g") as reader:
+        async with Pipe.open("p", "r", broker=here, group="g") as reader:
             assert [await reader.read(timeout=30) for _ in range(6)] == numbered(6)
             assert (reader.number, reader.position, reader.name) == (6, 7, b"p")
             await reader.ack(4)
@@ -85,7 +85,7 @@ def test_groups_acknowledge_and_seek(here):
             assert await reader.read(timeout=30) == b"4"
             with pytest.raises(PipeGoneError):
                 await reader.seek(2)
-        async with Pipe.open("p", "r", address=here, group="g") as reader:
+        async with Pipe.open("p", "r", broker=here, group="g") as reader:
             assert await reader.read(timeout=30) == b"4"
             reader.done()
             await reader.close(drop_group=True)
@@ -98,12 +98,12 @@ def test_errors_are_those_of_the_other_flavour(scale0_broker, tmp_path):
     here = scale0_broker.in_thread(["zpipes"], settings).address("zpipes", "pipes", 1)
 
     async def fail():
-        async with Pipe.open("p", "w", address=here) as writer:
+        async with Pipe.open("p", "w", broker=here) as writer:
             await writer.write(b"y", timeout=0.2)
             raise KeyError
 
     async def main():
-        async with Pipe.open("p", "w", address=here, batch=False) as writer:
+        async with Pipe.open("p", "w", broker=here, batch=False) as writer:
             await writer.write(b"x" * 100)
             with pytest.raises(PipeFullError):
                 await writer.write(b"a", timeout=1.5)
@@ -111,24 +111,24 @@ def test_errors_are_those_of_the_other_flavour(scale0_broker, tmp_path):
                 await writer.write(b"x" * 101)
         with pytest.raises(KeyError):
             await fail()
-        async with Pipe.open("p", "r", address=here) as first:
+        async with Pipe.open("p", "r", broker=here) as first:
             assert len(await first.read(timeout=30)) == 100
-            async with Pipe.open("p", "r", address=here) as second:
+            async with Pipe.open("p", "r", broker=here) as second:
                 with pytest.raises(PipeBusyError):
                     await second.read()
         with pytest.raises(PipeLostError):
-            await Pipe.open("p", "r", address=f"ipc://{tmp_path}/nobody"[:100], timeout=0.2)
+            await Pipe.open("p", "r", broker=f"ipc://{tmp_path}/nobody"[:100], timeout=0.2)
         with pytest.raises(RuntimeError):
-            await Pipe.open("p", "r", address=here).read()
+            await Pipe.open("p", "r", broker=here).read()
         with pytest.raises(ValueError, match="opened"):
-            Pipe.open("p", "x", address=here)
+            Pipe.open("p", "x", broker=here)
 
     asyncio.run(main())
 
 
 def test_a_read_that_is_cancelled_takes_nothing(here):
     async def main():
-        async with Pipe.open("p", "w", address=here) as writer, Pipe.open("p", "r", address=here) as reader:
+        async with Pipe.open("p", "w", broker=here) as writer, Pipe.open("p", "r", broker=here) as reader:
             for number in count():
                 task = asyncio.create_task(reader.read())
                 await asyncio.sleep(0)
@@ -159,7 +159,7 @@ def test_a_broker_that_is_started_again_is_found_again(scale0_broker, tmp_path_f
 
     async def main():
         nonlocal broker
-        async with Pipe.open("d.p", "w", address=here) as writer, Pipe.open("d.p", "r", address=here) as reader:
+        async with Pipe.open("d.p", "w", broker=here) as writer, Pipe.open("d.p", "r", broker=here) as reader:
             for number in range(3):
                 await asyncio.to_thread(broker.stop)
                 await writer.write(b"%d" % number)
@@ -173,10 +173,10 @@ def test_a_broker_that_is_started_again_is_found_again(scale0_broker, tmp_path_f
 
 def test_links_are_closed_and_a_lease_has_none(here):
     async def main():
-        async with Pipe.open("p", "r", address=here) as first:
+        async with Pipe.open("p", "r", broker=here) as first:
             async with (
-                Pipe.open("p", "r", address=here, group="g") as group,
-                Pipe.open("p", "r", address=here, group="leased", lease=5) as leased,
+                Pipe.open("p", "r", broker=here, group="g") as group,
+                Pipe.open("p", "r", broker=here, group="leased", lease=5) as leased,
             ):
                 for _ in range(3):
                     await group.seek(1)

@@ -424,6 +424,6 @@ def test_the_command_shows_what_recovery_lost():
         broker = killed.start()
         broker.wait_for("durable pipes: chunks lost to a damaged file", chunks=1)
         command = [sys.executable, "-m", "scale0_core", "zpipes", "info", "d"]
-        address = ["--address", broker.address("zpipes", "pipes", 1)]
+        address = ["--broker", broker.address("zpipes", "pipes", 1)]
         shown = subprocess.run([*command, *address], capture_output=True, timeout=60, check=True, text=True).stdout
         assert ["lost", "1"] in [line.split() for line in shown.splitlines()]

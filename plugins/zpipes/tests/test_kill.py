@@ -119,7 +119,7 @@ def put_again(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowled
 def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledged:
     """Write by the client library, batch by batch, and flush."""
     name = f"d-{number}"
-    pipe = Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10)
+    pipe = Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10)
     after.callback(pipe._engine.close)  # whatever it still has to say, it has nobody to say it to
     chunks = [b"%d" % place for place in range(1, 52)]
     for chunk in chunks:
@@ -131,7 +131,7 @@ def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledge
 def closes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledged:
     name = f"d-{number}"
     chunks = [b"%d" % place for place in range(1, 52)]
-    with Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10) as pipe:
+    with Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10) as pipe:
         for chunk in chunks:
             pipe.write(chunk)
     return Acknowledged(name, chunks, len(chunks))
@@ -144,7 +144,7 @@ def flushes_by_asyncio(broker: ProcessBroker, number: int, after: ExitStack) -> 
     after.callback(loop.close)
 
     async def work() -> aio.PipeWriter:
-        pipe = await aio.Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10)
+        pipe = await aio.Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10)
         for chunk in chunks:
             await pipe.write(chunk)
         await pipe.flush()

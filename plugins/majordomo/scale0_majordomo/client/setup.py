@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from scale0_core.client.kit.route import Broker, address_of, target
 from scale0_core.client.threads import FORKED
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply, Sink
 from scale0_majordomo.client.errors import CallError, ClosedError, WorkerError
@@ -19,7 +20,6 @@ from scale0_majordomo.client.serving import Request, WorkerSession, WorkerState
 from scale0_majordomo.client.words import DIALECTS, DialectName
 from scale0_majordomo.dialects import Dialect
 
-ADDRESS = "tcp://127.0.0.1:5555"
 TIMEOUT = 30.0
 WINDOW = 1000
 CLIENT_LINGER_MS = 200
@@ -114,15 +114,16 @@ class BaseClient(ABC):
     """A client, but for how it waits."""
 
     def __init__(
-        self, address: str = ADDRESS, *, timeout: float = TIMEOUT, retries: int = 5, dialect: DialectName = "scale0",
-        wait_for_broker: bool = False,
+        self, broker: Broker = "default", *, timeout: float = TIMEOUT, retries: int = 5,
+        dialect: DialectName = "scale0", wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         """Make a client.
 
         A call fails immediately with a NoBrokerError if nobody listens at an address on this machine. A client that was
         connected once waits for its broker to come back, until the call's timeout.
 
-        :param address: where the broker is.
+        :param broker: the name of a broker on this machine, an address of its service majordomo, or several of these,
+            which are tried in order.
         :param timeout: seconds for a call that names no timeout of its own.
         :param retries: how often a call with ``retry=True`` is sent again.
         :param dialect: ``mdp02`` or ``mdp01`` for brokers that are not Scale0: one call at a time is under way then,
@@ -130,7 +131,7 @@ class BaseClient(ABC):
         :param wait_for_broker: wait for a broker that is not there yet as well.
         """
         self._session = ClientSession(
-            address, random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
+            target(broker, "majordomo", "requests"), random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         self._timeout = timeout
@@ -139,7 +140,7 @@ class BaseClient(ABC):
     @property
     def address(self) -> str:
         """Where the broker is."""
-        return self._session.address
+        return address_of(self._session.address)
 
     @property
     def late(self) -> int:
@@ -165,12 +166,13 @@ class BaseWorker(ABC):
     _asynchronous: bool
 
     def __init__(
-        self, address: str = ADDRESS, *, credit: int = 1, threads: int | None = None, heartbeat: float = 2.5,
+        self, broker: Broker = "default", *, credit: int = 1, threads: int | None = None, heartbeat: float = 2.5,
         liveness: int = 3, dialect: DialectName = "scale0",
     ) -> None:  # fmt: skip
         """Make a worker; it waits for a broker that is not there yet.
 
-        :param address: where the broker is.
+        :param broker: the name of a broker on this machine, an address of its service majordomo, or several of these,
+            which are tried in order.
         :param credit: how many requests of a service it takes at once.
         :param threads: how many of them plain functions work on at once; by default all, up to 64.
         :param heartbeat: seconds between heartbeats.
@@ -183,7 +185,8 @@ class BaseWorker(ABC):
         self._dialect = _dialect(dialect)
         if credit != 1 and self._dialect is not Dialect.OWN:
             raise ValueError("credit needs our own dialect")
-        self._address, self._credit, self._threads = address, credit, threads
+        self._target = target(broker, "majordomo", "requests")
+        self._credit, self._threads = credit, threads
         self._heartbeat, self._liveness = heartbeat, liveness
         self._offers: dict[str, Offer] = {}
         self._set_up()
@@ -220,7 +223,7 @@ class BaseWorker(ABC):
     @property
     def address(self) -> str:
         """Where the broker is."""
-        return self._address
+        return address_of(self._target)
 
     def session_for(
         self, offer: Offer, begin: Callable[[Request], None], cancel: Callable[[Request], None],
@@ -228,7 +231,7 @@ class BaseWorker(ABC):
     ) -> WorkerSession:  # fmt: skip
         """Make the session of a service."""
         return WorkerSession(
-            self._address, offer.name, begin=begin, cancel=cancel, changed=changed, random=random.Random(),  # noqa: S311
+            self._target, offer.name, begin=begin, cancel=cancel, changed=changed, random=random.Random(),  # noqa: S311
             credit=offer.credit, heartbeat=self._heartbeat, liveness=self._liveness, dialect=self._dialect,
         )  # fmt: skip
 

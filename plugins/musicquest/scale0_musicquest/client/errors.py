@@ -34,7 +34,7 @@ __all__ = [
 _exit = type(Scale0Error.exit_code)
 NEGATIVE, USAGE, DATA, UNREACHED, TIMEOUT = map(_exit, (1, 64, 65, 69, 75))
 
-START_BROKER = "is a broker with the plugin musicquest-broker at this address? name another one with --broker"
+START_BROKER = "is a broker with the plugin musicquest-broker at this address? choose one: --broker NAME|ADDRESS"
 
 
 class Stage(str, Enum):

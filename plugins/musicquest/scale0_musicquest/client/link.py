@@ -14,6 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
+from scale0_core.client.kit.route import BETWEEN, resolve
 from scale0_core.client.link import RECONNECTING, Link, client_socket, wait
 from scale0_core.client.listening import why_nobody_listens
 from scale0_core.client.threads import FORKED
@@ -44,11 +45,25 @@ def new_tag() -> bytes:
     return secrets.token_hex(8).encode()
 
 
-def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
-    """Ask the broker by a REQ socket of its own, which is never stuck for that; None when there is no answer.
+def ask_broker(target: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
+    """Ask the broker, or one after the other of several; return None if there is no answer.
 
-    Raise a NoBrokerError when nobody listens there.
+    Raise a NoBrokerError if nobody listens there.
     """
+    by = time.monotonic() + timeout
+    choices = target.count(BETWEEN) + 1
+    for attempt in range(choices):
+        share = (by - time.monotonic()) / (choices - attempt)
+        answer = _ask_at(resolve(target, attempt)[0], request, share, given_up)
+        if answer is not None or given_up():
+            return answer
+    if reason := why_nobody_listens(target):
+        raise NoBrokerError(f"no broker at {target}", reason, "nothing was asked", START_BROKER, stage=Stage.BROKER)
+    return None
+
+
+def _ask_at(address: str, request: Frames, timeout: float, given_up: Callable[[], bool]) -> Frames | None:
+    """Ask by a REQ socket of its own, which is never stuck for that."""
     by = time.monotonic() + timeout
     looked = False
     options = {**RECONNECTING, zmq.MAXMSGSIZE: 2 * wire.MAX_JSON}
@@ -62,9 +77,8 @@ def ask_broker(address: str, request: Frames, timeout: float, given_up: Callable
         while not given_up() and (left := by - time.monotonic()) > 0:
             if socket.poll(min(SLICE_MS, int(left * 1000) + 1)):
                 return tuple(socket.recv_multipart())
-            if not looked and (reason := why_nobody_listens(address)):
-                what = f"no broker at {address}"
-                raise NoBrokerError(what, reason, "nothing was asked", START_BROKER, stage=Stage.BROKER)
+            if not looked and why_nobody_listens(address):
+                return None
             looked = True
     return None
 

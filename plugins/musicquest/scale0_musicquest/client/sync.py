@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import attrs
 
 from scale0_core.api import Frames, printable
+from scale0_core.client.kit.route import Broker, target
 from scale0_core.client.link import Engine
 from scale0_core.client.threads import GuardedFuture, IoThread, Pool
 from scale0_musicquest import wire
@@ -60,7 +61,6 @@ from scale0_musicquest.songs import (
 
 __all__ = ["MusicClient", "SearchResult", "ServerRow", "TopRow"]
 
-BROKER = "tcp://127.0.0.1:6667"
 TIMEOUT = 10.0
 BROKER_PATIENCE = 2.0
 """Seconds until the broker is asked by another socket."""
@@ -124,7 +124,8 @@ class MusicClient:
             hit = client.search("quest").hits[0]
             client.download(hit, Path(hit.song.name))
 
-    :param broker: where the broker takes questions of clients.
+    :param broker: the name of a broker on this machine, an address where one takes questions of clients, or several of
+        these, which are tried in order.
     :param server: a server to use without asking the broker for one.
     :param timeout: seconds for each question; a download has as long as bytes come.
     :param patience: seconds until the chunks of a holder that says nothing are asked of others; twice that, and it is
@@ -134,12 +135,14 @@ class MusicClient:
     """
 
     def __init__(
-        self, broker: str = BROKER, *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE,
+        self, broker: Broker = "default", *, server: str = "", timeout: float = TIMEOUT, patience: float = PATIENCE,
         wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         if min(timeout, patience) <= 0:
             raise ValueError("a timeout is positive, and so is patience")
-        self.broker, self.timeout, self.patience = broker, timeout, patience
+        self.timeout, self.patience = timeout, patience
+        self.broker = target(broker, "musicquest-broker", "clients")
+        """Where the broker takes questions of clients."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._waiting: set[Future[Any]] = set()
@@ -147,7 +150,7 @@ class MusicClient:
         self._links = Links()
         self._pool = Pool(1, "musicquest broker")
         self._session = Session(
-            secrets.token_hex(8), broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server,
+            secrets.token_hex(8), self.broker, ask_broker=self._ask_for_server, new_tag=new_tag, server=server,
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         self._io = IoThread(

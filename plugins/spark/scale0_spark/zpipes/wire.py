@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import zmq
 
+from scale0_core.client.kit.route import resolve
 from scale0_core.client.link import RECONNECTING, client_socket
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
 from scale0_spark.zpipes.payloads import columns_in
@@ -65,10 +66,12 @@ class PipeState:
 
 
 class Pipes:
-    """The pipes at one address."""
+    """The pipes of a broker."""
 
-    def __init__(self, address: str, timeout: float) -> None:
-        self._address = address
+    def __init__(self, broker: str, timeout: float) -> None:
+        self._broker = broker
+        self._attempts = 0
+        """How often there was no answer: of several brokers the next one is asked."""
         self._timeout = timeout
         self._socket: zmq.Socket[bytes] | None = None
         self._asked: list[Any] = []
@@ -81,7 +84,7 @@ class Pipes:
 
     def __getstate__(self) -> tuple[str, float]:
         """Leave the socket out."""
-        return self._address, self._timeout
+        return self._broker, self._timeout
 
     def __setstate__(self, state: tuple[str, float]) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -105,10 +108,10 @@ class Pipes:
             options = {**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME}
             self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, options)
             try:
-                self._socket.connect(self._address)
+                self._socket.connect(resolve(self._broker, self._attempts)[0])
             except zmq.ZMQError as error:
                 self.close()
-                raise UnreachedError(f"{self._address} cannot be connected to", str(error)) from None
+                raise UnreachedError(f"{self._broker} cannot be connected to", str(error)) from None
         with contextlib.suppress(zmq.Again):  # what cannot even be queued is sent anew like what is not answered
             self._socket.send_multipart(self._asked, zmq.DONTWAIT, copy=False)
 
@@ -133,6 +136,7 @@ class Pipes:
             else:
                 passing = passing if left < wait else None
                 wait *= 2
+                self._attempts += 1
                 self.close()  # so that a late answer is not taken for that to a later request
             self._send(tuple(self._asked))
 
@@ -147,7 +151,7 @@ class Pipes:
     def _unanswered(self) -> UnreachedError:
         self.close()
         return UnreachedError(
-            f"the broker at {self._address} does not answer", f"it was asked for {self._timeout:g} seconds", "",
+            f"the broker at {self._broker} does not answer", f"it was asked for {self._timeout:g} seconds", "",
             "start it, or give it longer by the option timeout; what was read or written so far is not lost",
         )  # fmt: skip
 
@@ -163,11 +167,11 @@ class Pipes:
         request = bytes(self._asked[0]).decode()
         if code is not None:
             reason = answer[2].bytes.decode("utf-8", "replace") if len(answer) > 2 else ""
-            what = f"the broker at {self._address} refused {request} ({code})"
+            what = f"the broker at {self._broker} refused {request} ({code})"
             raise RefusedError(what, reason, "", "", code)
         word, wanted = answer[0].bytes, request.encode() if request in ("ROWS", "INFO") else b"OK"
         if word != wanted:
-            raise AnswerError(f"{self._address} does not serve pipes", f"it answered {word[:20]!r} to {request}")
+            raise AnswerError(f"{self._broker} does not serve pipes", f"it answered {word[:20]!r} to {request}")
         return answer[1:]
 
     # --- requests -----------------------------------------------------------------------------------------------------

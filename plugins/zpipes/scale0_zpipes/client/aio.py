@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from scale0_core.api import get_logger
+from scale0_core.client.kit.route import Broker
 from scale0_zpipes.client.errors import PipeError, PipeLostError, PipeTimeoutError, Stage, closed, inherited
 from scale0_zpipes.client.link import Engine, Link
 from scale0_zpipes.client.session import NEVER, Session
@@ -116,7 +117,7 @@ class Pipe:
     @overload
     @staticmethod
     def open(
-        name: str | bytes, mode: Literal["r"], *, broker: str = ..., address: str | None = ..., timeout: float = ...,
+        name: str | bytes, mode: Literal["r"], *, broker: Broker = ..., timeout: float = ...,
         group: str | bytes | None = ..., start: Start = ..., lease: float | None = ..., auto_ack: bool | None = ...,
         batch_bytes: int = ..., batch_chunks: int = ...,
     ) -> PipeReader: ...  # fmt: skip
@@ -124,7 +125,7 @@ class Pipe:
     @overload
     @staticmethod
     def open(
-        name: str | bytes, mode: Literal["w"], *, broker: str = ..., address: str | None = ..., timeout: float = ...,
+        name: str | bytes, mode: Literal["w"], *, broker: Broker = ..., timeout: float = ...,
         batch: bool = ..., batch_bytes: int = ..., batch_chunks: int = ..., window: int = ..., delay: float = ...,
     ) -> PipeWriter: ...  # fmt: skip
 
@@ -231,13 +232,13 @@ class PipeReader(_End[ReaderSession]):
     """Reads a pipe, chunk by chunk, from one coroutine at a time. All is as with ``scale0_zpipes.PipeReader``."""
 
     def __init__(
-        self, name: str | bytes, *, broker: str = "default", address: str | None = None, timeout: float = TIMEOUT,
+        self, name: str | bytes, *, broker: Broker = "default", timeout: float = TIMEOUT,
         group: str | bytes | None = None, start: Start = "first", lease: float | None = None,
         auto_ack: bool | None = None, batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS,
     ) -> None:  # fmt: skip
         super().__init__(
             reader_session(
-                name, broker=broker, address=address, timeout=timeout, group=group, start=start, lease=lease,
+                name, broker=broker, timeout=timeout, group=group, start=start, lease=lease,
                 auto_ack=auto_ack, batch_bytes=batch_bytes, batch_chunks=batch_chunks,
             )
         )  # fmt: skip
@@ -396,13 +397,13 @@ class PipeWriter(_End[WriterSession]):
     """Writes to a pipe. All is as with ``scale0_zpipes.PipeWriter``."""
 
     def __init__(
-        self, name: str | bytes, *, broker: str = "default", address: str | None = None, timeout: float = TIMEOUT,
+        self, name: str | bytes, *, broker: Broker = "default", timeout: float = TIMEOUT,
         batch: bool = True, batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW,
         delay: float = 0.05,
     ) -> None:  # fmt: skip
         super().__init__(
             writer_session(
-                name, broker=broker, address=address, timeout=timeout, batch_bytes=batch_bytes,
+                name, broker=broker, timeout=timeout, batch_bytes=batch_bytes,
                 batch_chunks=batch_chunks, window=window, delay=delay,
             )
         )  # fmt: skip

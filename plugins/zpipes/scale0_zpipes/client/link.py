@@ -14,6 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.client import link as core
+from scale0_core.client.kit.route import resolve
 from scale0_core.client.listening import why_nobody_listens
 from scale0_zpipes.client.errors import PipeError, Stage, nobody_there
 from scale0_zpipes.client.session import Session
@@ -128,6 +129,8 @@ class Engine:
         self.on_link: Callable[[Link | None], None] = lambda link: None
         self._context = CONTEXT.acquire()
         self._number = 0
+        self._attempts = 0
+        """How often connecting has failed since there was a connection."""
         self._process = os.getpid()
 
     @property
@@ -174,6 +177,7 @@ class Engine:
         if events and session.wanted == self._number:
             # only on the first connection: a broker that was there once may come back
             reason = "" if session.reached else why_nobody_listens(session.address)
+            self._attempts = 0 if session.linked else self._attempts + 1
             if reason:
                 session.end(nobody_there(session.name, session.address, reason), now)
             else:
@@ -187,7 +191,7 @@ class Engine:
             self._let_go()
             self._number = session.wanted
             if session.wanted:
-                self.link = Link(self._context, session.address)
+                self.link = Link(self._context, resolve(session.address, self._attempts)[0])
                 self.on_link(self.link)
         if session.out:
             if self.link is not None:

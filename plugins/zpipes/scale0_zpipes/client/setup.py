@@ -1,29 +1,20 @@
 """From what a user says to a session: names, addresses, numbers that must make sense."""
 
-# does I/O: draws the writer's id, and looks into the environment for the broker's folder
+# does I/O: draws the writer's id
 
 from __future__ import annotations
 
-import os
 import secrets
 from random import Random
 from typing import Literal
 
-from scale0_core.client.brokers import frontend_address
+from scale0_core.client.kit.route import Broker, target
 from scale0_zpipes.client.sessions import BATCH_BYTES, BATCH_CHUNKS, WINDOW, ReaderSession, WriterSession
 
 Start = Literal["first", "next"] | int
 TIMEOUT = 30.0
 MAX_NAME = 255
 MAX_LEASE = 86_400
-
-
-def pipes_address(broker: str, address: str | None) -> str:
-    """Give the address of a broker's pipes: as it stands, or by the name of a broker on this machine."""
-    if address is not None:
-        return address
-    found = frontend_address(broker, os.environ)
-    return found if "://" in broker else f"{found.removesuffix('/frontend')}/zpipes"
 
 
 def name_of(name: str | bytes, what: str = "the name of a pipe") -> bytes:
@@ -35,20 +26,20 @@ def name_of(name: str | bytes, what: str = "the name of a pipe") -> bytes:
 
 
 def writer_session(
-    name: str | bytes, *, broker: str, address: str | None, timeout: float, batch_bytes: int = BATCH_BYTES,
+    name: str | bytes, *, broker: Broker, timeout: float, batch_bytes: int = BATCH_BYTES,
     batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW, delay: float = 0.05,
 ) -> WriterSession:  # fmt: skip
     """Make the session of a writer."""
     if min(batch_bytes, batch_chunks, window) < 1 or delay < 0:
         raise ValueError("a batch has at least one byte and one chunk, a window at least one place")
     return WriterSession(
-        name_of(name), pipes_address(broker, address), writer=secrets.token_hex(16).encode(), patience=timeout,
+        name_of(name), target(broker, "zpipes", "pipes"), writer=secrets.token_hex(16).encode(), patience=timeout,
         random=Random(), batch_bytes=batch_bytes, batch_chunks=batch_chunks, window=window, delay=delay,  # noqa: S311
     )  # fmt: skip
 
 
 def reader_session(
-    name: str | bytes, *, broker: str, address: str | None, timeout: float, group: str | bytes | None, start: Start,
+    name: str | bytes, *, broker: Broker, timeout: float, group: str | bytes | None, start: Start,
     lease: float | None, auto_ack: bool | None, batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS,
 ) -> ReaderSession:  # fmt: skip
     """Make the session of a reader; a group acknowledges when it is told to, the pipe's own reader by itself."""
@@ -60,7 +51,7 @@ def reader_session(
     if lease is not None and (own or not 0.001 <= lease <= MAX_LEASE):
         raise ValueError(f"a lease is of a group, and has 0.001 to {MAX_LEASE} seconds: {lease}")
     return ReaderSession(
-        name_of(name), pipes_address(broker, address), patience=timeout, random=Random(),  # noqa: S311
+        name_of(name), target(broker, "zpipes", "pipes"), patience=timeout, random=Random(),  # noqa: S311
         group=b"" if group is None else name_of(group, "the name of a group"), start=str(start).encode(),
         lease=lease, auto_ack=own if auto_ack is None else auto_ack, batch_bytes=batch_bytes, batch_chunks=batch_chunks,
     )  # fmt: skip

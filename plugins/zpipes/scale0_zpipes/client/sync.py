@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Generic, Literal, TypeVar, overload
 
 from scale0_core.api import get_logger
+from scale0_core.client.kit.route import Broker
 from scale0_zpipes.client.errors import PipeLostError, PipeTimeoutError, Stage, closed, inherited
 from scale0_zpipes.client.files import reading_file, writing_file
 from scale0_zpipes.client.link import Engine
@@ -43,7 +44,7 @@ class Pipe(ABC):
     @overload
     @staticmethod
     def open(
-        name: str | bytes, mode: Literal["r"], *, broker: str = ..., address: str | None = ..., timeout: float = ...,
+        name: str | bytes, mode: Literal["r"], *, broker: Broker = ..., timeout: float = ...,
         group: str | bytes | None = ..., start: Start = ..., lease: float | None = ..., auto_ack: bool | None = ...,
         batch_bytes: int = ..., batch_chunks: int = ...,
     ) -> PipeReader: ...  # fmt: skip
@@ -51,7 +52,7 @@ class Pipe(ABC):
     @overload
     @staticmethod
     def open(
-        name: str | bytes, mode: Literal["w"], *, broker: str = ..., address: str | None = ..., timeout: float = ...,
+        name: str | bytes, mode: Literal["w"], *, broker: Broker = ..., timeout: float = ...,
         batch: bool = ..., batch_bytes: int = ..., batch_chunks: int = ..., window: int = ..., delay: float = ...,
     ) -> PipeWriter: ...  # fmt: skip
 
@@ -184,6 +185,7 @@ class PipeReader(_End[ReaderSession]):
     A chunk is acknowledged after the next one was asked for: what a reader that died had not made use of goes to the
     next reader. The broker may be away for ``timeout`` seconds before that is an error.
 
+    :param broker: the name of a broker on this machine, an address of a service zpipes, or several, tried in order.
     :param group: read as a group of this name: all chunks, without removing them for others; ``ack`` says what is done.
     :param start: where a new group begins: "first", "next" or a number.
     :param lease: have the broker forget the group when it was not used for so many seconds. Such a reader takes nothing
@@ -192,13 +194,13 @@ class PipeReader(_End[ReaderSession]):
     """
 
     def __init__(
-        self, name: str | bytes, *, broker: str = "default", address: str | None = None, timeout: float = TIMEOUT,
+        self, name: str | bytes, *, broker: Broker = "default", timeout: float = TIMEOUT,
         group: str | bytes | None = None, start: Start = "first", lease: float | None = None,
         auto_ack: bool | None = None, batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS,
     ) -> None:  # fmt: skip
         super().__init__(
             reader_session(
-                name, broker=broker, address=address, timeout=timeout, group=group, start=start, lease=lease,
+                name, broker=broker, timeout=timeout, group=group, start=start, lease=lease,
                 auto_ack=auto_ack, batch_bytes=batch_bytes, batch_chunks=batch_chunks,
             )
         )  # fmt: skip
@@ -366,18 +368,19 @@ class PipeWriter(_End[WriterSession]):
     stay in order, and each is stored once, however often the connection breaks. The broker may be away for ``timeout``
     seconds before that is an error.
 
+    :param broker: the name of a broker on this machine, an address of a service zpipes, or several, tried in order.
     :param batch: False has each chunk sent and acknowledged before ``write`` returns.
     :param window: batches that may be under way at once.
     """
 
     def __init__(
-        self, name: str | bytes, *, broker: str = "default", address: str | None = None, timeout: float = TIMEOUT,
+        self, name: str | bytes, *, broker: Broker = "default", timeout: float = TIMEOUT,
         batch: bool = True, batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW,
         delay: float = 0.05,
     ) -> None:  # fmt: skip
         super().__init__(
             writer_session(
-                name, broker=broker, address=address, timeout=timeout, batch_bytes=batch_bytes,
+                name, broker=broker, timeout=timeout, batch_bytes=batch_bytes,
                 batch_chunks=batch_chunks, window=window, delay=delay,
             )
         )  # fmt: skip

@@ -1,15 +1,31 @@
-"""Which broker to talk to: the one that was named, or another one of its groups. Without I/O."""
+"""Which broker to talk to, and where it is.
+
+A broker is given by its name on this machine, by an address, or as several of these, which are tried in order. Whoever
+talks to it holds a target: text such as ``zpipes/pipes@main``, a service's socket at the broker of that name, or an
+address, or several with `` | `` between them. ``resolve`` looks it up in the records of the brokers that run, anew for
+each attempt to connect, so that a broker that was started again is found at its new place.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 import attrs
 
-from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.network import ClientConfig
+from scale0_core.config.running import BrokerRecord, running_brokers
+from scale0_core.config.settings import BROKER_NAME
 from scale0_core.protocol.messages import Options
+
+Broker = str | Sequence[str]
+"""A broker's name or address, or several of them, tried in order."""
+
+BETWEEN = " | "
+NOWHERE = "ipc:///dev/null/nowhere"
+"""An address at which nobody can be."""
 
 
 @attrs.frozen
@@ -22,19 +38,54 @@ class Place:
     group: str = ""
 
 
-def frontend_address(broker: str, environment: Mapping[str, str]) -> str:
-    """Give the address for frontends: as it stands, or by the name of a broker on this machine."""
-    if "://" in broker:
-        return broker
-    if not broker or "/" in broker:
-        raise ValueError(f"a broker is given by its name or by an address such as tcp://127.0.0.1:5555: {broker!r}")
-    return f"ipc://{default_runtime_dir(broker, environment)}/frontend"
+def target(broker: Broker, service: str, socket: str) -> str:
+    """Return the target for a service's socket at a broker; an address stands for that socket itself."""
+    brokers = [broker] if isinstance(broker, str) else list(broker)
+    for each in brokers:
+        if "://" not in each and not re.fullmatch(BROKER_NAME, each):
+            raise ValueError(f"a broker is given by its name or by an address such as tcp://127.0.0.1:5555: {each!r}")
+    if not brokers:
+        raise ValueError("a broker is given by its name or by an address; the list is empty")
+    return BETWEEN.join(each if "://" in each else f"{service}/{socket}@{each}" for each in brokers)
+
+
+def resolve(target: str, attempt: int = 0) -> tuple[str, str]:
+    """Return the address to connect to, or NOWHERE and the reason why there is none.
+
+    :param attempt: how often connecting has failed; of several brokers the next one is tried each time.
+    """
+    choices = target.split(BETWEEN)
+    socket, at, broker = choices[attempt % len(choices)].partition("@")
+    if "://" in socket or not at:
+        return choices[attempt % len(choices)], ""
+    records, problems = running_brokers(os.environ)
+    record = next((record for record in records if broker in (record.name, *_addresses(record))), None)
+    if record is None:
+        running = ", ".join(record.name for record in records)
+        why = f"no broker {broker} runs on this machine" + (f", but {running}" if running else "")
+        return NOWHERE, "; ".join([why, *problems])
+    service, _, name = socket.partition("/")
+    bound = record.addresses.get(service, {}).get(name, ())
+    for address in sorted(bound, key=lambda address: address.startswith("ipc://@")):
+        if not address.startswith("inproc://"):
+            return seen_from("", address), ""
+    return NOWHERE, f"the broker {record.name} has no service {service}"
+
+
+def address_of(target: str) -> str:
+    """Return the address that a target stands for now, for people; the target itself if there is none."""
+    address, reason = resolve(target)
+    return target if reason else address
+
+
+def _addresses(record: BrokerRecord) -> list[str]:
+    return [address for sockets in record.addresses.values() for bound in sockets.values() for address in bound]
 
 
 def backend_beside(frontend: str) -> str:
-    """Give the address for backends where only names tell: brokers have both sockets in one folder by default."""
-    folder, _, name = frontend.rpartition("/")
-    return f"{folder}/backend" if frontend.startswith("ipc://") and name == "frontend" else ""
+    """Return the target for backends of the brokers on this machine whose frontends these are."""
+    brokers = [choice if "://" in choice else choice.partition("@")[2] for choice in frontend.split(BETWEEN)]
+    return BETWEEN.join(f"scale0/backend@{broker}" for broker in brokers if not broker.startswith("tcp://"))
 
 
 def seen_from(told: str, address: str) -> str:
@@ -83,7 +134,7 @@ class Route:
         return sorted(name for name in names if name)
 
     def backend(self) -> str:
-        """Give the address for backends of the broker at hand; empty when it is not known."""
+        """Return the address for backends of the broker at hand; empty if it is not known."""
         if self.here.backend:
             return self.here.backend
         if self.config is not None:

@@ -1,0 +1,1 @@
+"""The one client layer, for the core and for plugins: links, routes, engines, calls."""

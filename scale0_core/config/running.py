@@ -1,0 +1,150 @@
+"""Which brokers run on this machine: each keeps a record of itself where every command and client finds it.
+
+The record is the file ``broker.json`` in the broker's folder below one of two places: the user's own, or the one of the
+machine's services. The broker holds a lock on it as long as it runs, so a record without a lock is stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import attrs
+
+from scale0_core.config.folders import default_runtime_dir
+from scale0_core.config.structure import structure
+
+SERVICES = "/run/scale0"
+"""The place of the machine's services; $SCALE0_RUN_DIR names another one."""
+
+FILE = "broker.json"
+MOST_BYTES = 1_000_000
+
+Addresses = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRecord:
+    """A broker that runs, as it describes itself."""
+
+    name: str
+    pid: int
+    since: str
+    state: str
+    config: str
+    """Its configuration file; empty for the embedded defaults."""
+    runtime_dir: str
+    data_dir: str
+    addresses: Addresses
+    """Where its sockets are: by service, then by socket."""
+
+
+class RecordFile:
+    """The record of one broker: written whole or not at all, locked until it is removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._lock: int | None = None
+
+    def write(self, record: BrokerRecord) -> None:
+        """Write the record in place of the one before; raise an OSError if that is not possible."""
+        beside = self._path.with_suffix(".new")
+        beside.unlink(missing_ok=True)
+        # who may read it is up to the folder, as with the sockets
+        lock = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anybody can see it
+            with open(lock, "w", encoding="utf-8", closefd=False) as file:
+                json.dump(attrs.asdict(record), file, indent=2)
+            beside.replace(self._path)
+        except BaseException:
+            os.close(lock)
+            beside.unlink(missing_ok=True)
+            raise
+        self._unlock()
+        self._lock = lock
+
+    def remove(self) -> None:
+        """Remove the record, if it was written."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def record_folder(name: str, runtime_dir: str, environment: Mapping[str, str]) -> Path:
+    """Return where a broker keeps its record: its runtime folder if that is in a place, or a folder in the user's."""
+    own, services = _places(environment)
+    folder = Path(runtime_dir)
+    return folder if folder.parent.resolve() == services.resolve() else own / name
+
+
+def running_brokers(environment: Mapping[str, str]) -> tuple[list[BrokerRecord], list[str]]:
+    """List the brokers that run, and the reasons why records cannot be used, each with its path."""
+    records: dict[str, BrokerRecord] = {}
+    problems: list[str] = []
+    own, services = _places(environment)
+    for place, owners in ((own, {0, os.getuid()}), (services, None)):
+        try:
+            _check_place(place)
+            folders = sorted(place.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            problems.append(f"{place}: {_reason(error)}")
+            continue
+        for folder in folders:
+            try:
+                record = _read(folder / FILE, owners)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(f"{folder / FILE}: {_reason(error)}")
+            else:
+                if record is not None:
+                    records.setdefault(record.name, record)
+    return [records[name] for name in sorted(records)], problems
+
+
+def _places(environment: Mapping[str, str]) -> tuple[Path, Path]:
+    return default_runtime_dir("", environment), Path(environment.get("SCALE0_RUN_DIR") or SERVICES)
+
+
+def _check_place(place: Path) -> None:
+    """Raise a ValueError if somebody else could have put records there."""
+    about = place.stat()
+    if about.st_uid not in (0, os.getuid()) or about.st_mode & 0o022:
+        raise ValueError("another user owns it or may write to it")
+
+
+def _read(path: Path, owners: Collection[int] | None) -> BrokerRecord | None:
+    """Return a record, None if it is stale; raise a ValueError if it is damaged or not of one of the owners."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        about = os.fstat(file.fileno())
+        if owners is not None and about.st_uid not in owners:
+            raise ValueError("it belongs to another user")
+        text = file.read(MOST_BYTES) if stat.S_ISREG(about.st_mode) else b""
+    try:
+        record, faults = structure(BrokerRecord, json.loads(text), "")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+    if record is None:
+        raise ValueError(f"it is damaged: {faults[0]}")
+    return record
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

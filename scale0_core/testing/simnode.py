@@ -76,7 +76,7 @@ class SimNode:
         self.starts += 1
         make_seat = StrictSeat if self._strict else Seat
         self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name, partial(self.net.change, self))
+            Host(make_seat(service, limits=self._limits), self._carrier, self.name, self.net.change)
             for service in self._factory(self)
         ]
 
@@ -113,6 +113,7 @@ class Host:
             name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
         }
         for name, socket in self.sockets.items():
+            socket.node = node
             socket.on_lost = partial(self.peer_lost, name)
         self._carrier = carrier
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)

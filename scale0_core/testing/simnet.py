@@ -274,7 +274,10 @@ class SimNetwork:
         if not connector.wanted:
             return
         waits_for = self._why_not(connector)
-        if waits_for is not None:
+        if connector.socket.on_link is not None:
+            nobody = f"nobody listens at {connector.address}" if waits_for == connector.address else ""
+            connector.socket.on_link(waits_for is None, nobody)
+        elif waits_for is not None:
             self._waiting.setdefault(waits_for, []).append(connector)
 
     def _why_not(self, connector: Connector) -> Hashable:
@@ -321,7 +324,10 @@ class SimNetwork:
                 pipe.sender.detach(pipe, link.opposite(pipe))
                 if pipe.sender.endpoint.watch_peers:
                     pipe.sender.on_lost()
-        self._try(link.connector)
+                if pipe.sender.on_link is not None:
+                    pipe.sender.on_link(False, "")
+        if link.connector.socket.on_link is None:
+            self._try(link.connector)
         self._retry(link.forward.sender)
         self._retry(link.backward.sender)
 

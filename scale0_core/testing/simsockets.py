@@ -65,6 +65,9 @@ class SimSocket:
         self.connects = {address: Connector(self, address) for address in endpoint.connect}
         self.open = True
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_link: Callable[[bool, str], None] | None = None
+        """Called when a connection was made (True) or broke or could not be made (False, and why if nobody listens);
+        the socket's owner then connects anew itself."""
         self._wake = wake
 
     @property

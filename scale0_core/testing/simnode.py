@@ -118,6 +118,10 @@ class SimNode:
 class Host:
     """One service of a node, between its seat and its sockets."""
 
+    __slots__ = (
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "node", "seat", "sockets",
+    )  # fmt: skip
+
     def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
         self.seat = seat
         self.node = node
@@ -199,7 +203,10 @@ class Host:
     def _next_readable(self) -> SimSocket | None:
         if self._driver.dead or self._driver.halted or self.seat.paused:
             return None
-        return next((socket for socket in self.sockets.values() if socket.readable), None)
+        for socket in self.sockets.values():
+            if socket.readable:
+                return socket
+        return None
 
     def _give(self, socket: SimSocket) -> None:
         frames = socket.take()

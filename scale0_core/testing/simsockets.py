@@ -53,6 +53,11 @@ class Connector:
 class SimSocket:
     """One socket of a simulated node; by itself one that only receives (SUB, PULL)."""
 
+    __slots__ = (
+        "_wake", "backlog", "carrier", "connects", "endpoint", "inbox", "name", "node", "on_link", "on_lost", "open",
+        "pipes",
+    )  # fmt: skip
+
     def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
         self.name = name
         self.node = ""
@@ -146,6 +151,8 @@ class SimSocket:
 class RouterSocket(SimSocket):
     """Puts the sender's routing id before each message, and sends to the peer named by the first frame."""
 
+    __slots__ = ("named", "peers")
+
     def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.peers: dict[bytes, Pipe] = {}
@@ -210,6 +217,8 @@ class RouterSocket(SimSocket):
 
 class RoundRobinSocket(SimSocket):
     """Sends to each of its peers in turn, and keeps messages while it is not connected yet (DEALER, PUSH)."""
+
+    __slots__ = ()
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Send what has waited for a connection."""

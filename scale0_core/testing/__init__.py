@@ -18,6 +18,7 @@ from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
 from scale0_core.testing.simnet import SimFailure, SimNetwork
 from scale0_core.testing.simnode import SimNode
+from scale0_core.testing.simsession import SimSession
 from scale0_core.testing.slowdisk import SlowDisk
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SimFailure",
     "SimNetwork",
     "SimNode",
+    "SimSession",
     "SlowDisk",
     "StrictSeat",
     "ThreadBroker",

@@ -13,7 +13,7 @@ from scale0_core.service import Frames
 from scale0_core.testing.virtual import Agenda
 
 if TYPE_CHECKING:
-    from scale0_core.testing.simsockets import SimSocket
+    from scale0_core.testing.simsockets import Connector, SimSocket
 
 Range: TypeAlias = tuple[float, float]
 """The least and the most seconds of something that takes time."""
@@ -90,9 +90,10 @@ class Pipe:
 class Link:
     """One connection: a pipe each way. Once cut it never works again; a new one takes its place."""
 
-    __slots__ = ("backward", "closed", "forward")
+    __slots__ = ("backward", "closed", "connector", "forward")
 
-    def __init__(self, forward: Pipe, backward: Pipe) -> None:
+    def __init__(self, connector: Connector, forward: Pipe, backward: Pipe) -> None:
+        self.connector = connector
         self.forward = forward
         self.backward = backward
         self.closed = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from scale0_core.container.connections import Connections
 from scale0_core.container.host import Seat, SeatLimits
@@ -28,6 +28,14 @@ Factory: TypeAlias = Callable[["SimNode"], Iterable[Service]]
 
 Change: TypeAlias = Callable[[SimSocket, str, bytes, bool], str]
 """Makes (True) or ends (False) the connection of a socket to an address, under a routing id; says why not, if so."""
+
+
+@runtime_checkable
+class LinkWatcher(Protocol):
+    """A service whose connections serve once: it is told when one was made or broke, and connects anew itself."""
+
+    def on_link(self, up: bool, nobody: str) -> None:
+        """Note that a connection was made, or that it broke or could not be made, if so since nobody listens."""
 
 
 class SimNode:
@@ -79,7 +87,7 @@ class SimNode:
         self.post = partial(self._post, self.starts)
         make_seat = StrictSeat if self._strict else Seat
         self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name, partial(self.net.change, self))
+            Host(make_seat(service, limits=self._limits), self._carrier, self.name, self.net.change)
             for service in self._factory(self)
         ]
 
@@ -87,6 +95,11 @@ class SimNode:
         for host in self.hosts if start == self.starts else ():
             if host.seat.service.name == service:
                 host.post(result)
+
+    def wake(self) -> None:
+        """Have the services asked again for their deadlines; something from outside has changed them."""
+        for host in self.hosts:
+            host.wake()
 
     def crash(self) -> None:
         """End all at once: running jobs are torn, and the disk loses what was not synced."""
@@ -113,6 +126,10 @@ class SimNode:
 class Host:
     """One service of a node, between its seat and its sockets."""
 
+    __slots__ = (
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "node", "seat", "sockets",
+    )  # fmt: skip
+
     def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
         self.seat = seat
         self.node = node
@@ -121,7 +138,10 @@ class Host:
             name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
         }
         for name, socket in self.sockets.items():
+            socket.node = node
             socket.on_lost = partial(self.peer_lost, name)
+            if isinstance(seat.service, LinkWatcher):
+                socket.on_link = partial(self._on_link, seat.service)
         self._carrier = carrier
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self._change = change
@@ -141,6 +161,15 @@ class Host:
     def begin(self) -> None:
         """Let the service say what it wants at the start."""
         self._driver.settle()
+
+    def wake(self) -> None:
+        """Ask the service for its deadline; one that is halted is asked when it goes on."""
+        if not (self._driver.halted or self._driver.dead):
+            self._driver.settle()
+
+    def _on_link(self, watcher: LinkWatcher, up: bool, nobody: str) -> None:
+        watcher.on_link(up, nobody)
+        self.wake()
 
     def peer_lost(self, socket: str) -> None:
         """Tell the service that a connection was lost; one that is halted learns of it when it goes on."""
@@ -183,7 +212,10 @@ class Host:
     def _next_readable(self) -> SimSocket | None:
         if self._driver.dead or self._driver.halted or self.seat.paused:
             return None
-        return next((socket for socket in self.sockets.values() if socket.readable), None)
+        for socket in self.sockets.values():
+            if socket.readable:
+                return socket
+        return None
 
     def _give(self, socket: SimSocket) -> None:
         frames = socket.take()

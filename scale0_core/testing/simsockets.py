@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import attrs
+
 from scale0_core.container.connections import ID_IN_USE
 from scale0_core.service import Endpoint, Frames, SocketKind
-from scale0_core.testing.simlink import Carrier, Pipe
+from scale0_core.testing.simlink import Carrier, Link, Pipe
 
 DELIVERED = ""
 """The outcome of a send that worked; otherwise it is the name of an errno."""
@@ -32,19 +34,45 @@ PARTNERS: dict[SocketKind, frozenset[SocketKind]] = {
 }
 
 
+@attrs.define(eq=False)
+class Connector:
+    """One address that a socket connects to, until it disconnects or its node ends."""
+
+    socket: SimSocket
+    address: str
+    routing_id: bytes = b""
+    link: Link | None = None
+    trying: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the socket still connects there."""
+        return self.socket.connects.get(self.address) is self
+
+
 class SimSocket:
     """One socket of a simulated node; by itself one that only receives (SUB, PULL)."""
 
+    __slots__ = (
+        "_wake", "backlog", "carrier", "connects", "endpoint", "inbox", "name", "node", "on_link", "on_lost", "open",
+        "pipes",
+    )  # fmt: skip
+
     def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
         self.name = name
+        self.node = ""
+        """The node that it belongs to."""
         self.endpoint = endpoint
         self.carrier = carrier
-        self.pipes: list[Pipe] = []
+        self.pipes: dict[Pipe, None] = {}
         self.inbox: deque[tuple[Pipe | None, Frames]] = deque()
         self.backlog: deque[Frames] = deque()
-        self.connects = set(endpoint.connect)
+        self.connects = {address: Connector(self, address) for address in endpoint.connect}
         self.open = True
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_link: Callable[[bool, str], None] | None = None
+        """Called when a connection was made (True) or broke or could not be made (False, and why if nobody listens);
+        the socket's owner then connects anew itself."""
         self._wake = wake
 
     @property
@@ -63,20 +91,20 @@ class SimSocket:
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Take a new connection into use."""
-        self.pipes.append(outgoing)
+        self.pipes[outgoing] = None
 
     def detach(self, outgoing: Pipe, incoming: Pipe) -> None:
-        """Let go of a connection that has broken."""
-        self.pipes.remove(outgoing)
+        """Drop a connection that has broken."""
+        del self.pipes[outgoing]
 
-    def connect(self, address: str, routing_id: bytes) -> str:
-        """Get ready for a connection to be made, and say why not if it cannot be."""
-        self.connects.add(address)
+    def connect(self, connector: Connector) -> str:
+        """Prepare a connection; return why it cannot be made, or an empty text."""
+        self.connects[connector.address] = connector
         return ""
 
-    def disconnect(self, address: str, routing_id: bytes) -> None:
+    def disconnect(self, connector: Connector) -> None:
         """Give up a connection, and what waits for it."""
-        self.connects.discard(address)
+        del self.connects[connector.address]
         if not self.connects:
             self.carrier.drop("disconnected", len(self.backlog))
             self.backlog.clear()
@@ -114,6 +142,7 @@ class SimSocket:
     def close(self, reason: str) -> None:
         """Lose all that waits here."""
         self.open = False
+        self.connects.clear()
         self.carrier.drop(reason, len(self.inbox) + len(self.backlog))
         self.inbox.clear()
         self.backlog.clear()
@@ -121,6 +150,8 @@ class SimSocket:
 
 class RouterSocket(SimSocket):
     """Puts the sender's routing id before each message, and sends to the peer named by the first frame."""
+
+    __slots__ = ("named", "peers")
 
     def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
@@ -132,20 +163,19 @@ class RouterSocket(SimSocket):
         """Take every peer whose id is not taken; a second one must wait until the first is gone."""
         return routing_id not in self.peers and routing_id not in self.named
 
-    def connect(self, address: str, routing_id: bytes) -> str:
+    def connect(self, connector: Connector) -> str:
         """Keep the routing id for the peer to come."""
-        if not routing_id:
-            return super().connect(address, routing_id)
-        if not self.accepts(routing_id):
-            return ID_IN_USE
-        self.named.add(routing_id)
-        return super().connect(address, routing_id)
+        if connector.routing_id:
+            if not self.accepts(connector.routing_id):
+                return ID_IN_USE
+            self.named.add(connector.routing_id)
+        return super().connect(connector)
 
-    def disconnect(self, address: str, routing_id: bytes) -> None:
+    def disconnect(self, connector: Connector) -> None:
         """Give up a connection, and what waits for it."""
-        self.connects.discard(address)
-        self.named.discard(routing_id)
-        self._take_waiting(routing_id, lambda frames: self.carrier.drop("disconnected"))
+        del self.connects[connector.address]
+        self.named.discard(connector.routing_id)
+        self._take_waiting(connector.routing_id, lambda frames: self.carrier.drop("disconnected"))
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Learn the peer's routing id."""
@@ -188,6 +218,8 @@ class RouterSocket(SimSocket):
 class RoundRobinSocket(SimSocket):
     """Sends to each of its peers in turn, and keeps messages while it is not connected yet (DEALER, PUSH)."""
 
+    __slots__ = ()
+
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Send what has waited for a connection."""
         super().attach(outgoing, incoming)
@@ -196,9 +228,10 @@ class RoundRobinSocket(SimSocket):
 
     def send(self, frames: Frames) -> str:
         """Send to the next peer that can take it."""
-        for place, pipe in enumerate(self.pipes):
+        for pipe in self.pipes:
             if not pipe.full:
-                self.pipes.append(self.pipes.pop(place))
+                del self.pipes[pipe]
+                self.pipes[pipe] = None  # behind the others
                 self.launch(pipe, frames)
                 return DELIVERED
         limit = self.endpoint.high_water

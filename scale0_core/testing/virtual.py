@@ -71,6 +71,11 @@ class Driver:
     ``run`` runs a batch of jobs, ``job_delay`` seconds after it could start.
     """
 
+    __slots__ = (
+        "_batches", "_connect", "_due", "_held_back", "_job_delay", "_run", "_send", "_settled", "agenda", "dead",
+        "deadlines", "halted", "running", "seat",
+    )  # fmt: skip
+
     def __init__(
         self,
         seat: Seat,
@@ -132,7 +137,7 @@ class Driver:
                     seat.refused(effect, reason, now)
             failures = [failure for failure in map(self._send_one, sends) if failure is not None]
             seat.sent(len(sends), failures, now)
-        while (batch := seat.jobs.take()) is not None:
+        while seat.jobs.in_flight and (batch := seat.jobs.take()) is not None:
             self._batches += 1
             self.running[self._batches] = batch
             finish = partial(self._finish, self._batches)

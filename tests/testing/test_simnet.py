@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from random import Random
 from typing import ClassVar
 
@@ -396,6 +397,42 @@ def test_nodes_have_a_randomness_of_their_own():
         return net.add("one", lambda node: []).random.random()
 
     assert numbers() == numbers(two=None)
+
+
+def calls_per_step(nodes, steps=3000):
+    """Count the Python calls of a step, which is its cost on a machine of any speed; some nodes come and go."""
+    net = small_network(1, clients=nodes, count=10_000)
+    net.run(0.2)
+    for number in range(5):
+        name = f"client{number}"
+        net.at(net.now + 0.001 * number, lambda name=name: net.partition([name], ["hub"]))
+        net.at(net.now + 0.005 * number, lambda name=name: (net.heal(), net.restart(name)))
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for _ in range(steps):
+            net.step()
+    finally:
+        sys.setprofile(None)
+    return calls / steps
+
+
+def test_a_step_costs_the_same_in_a_network_of_any_size():
+    assert calls_per_step(400) < 1.1 * calls_per_step(20)
+
+
+def test_messages_are_counted_where_they_are_on_demand():
+    net = small_network(1)
+    net.run(3)
+    net.check()
+    net.nodes["hub"].sockets[0].inbox.append((None, (b"from nowhere",)))
+    with pytest.raises(SimFailure, match=r"1 messages are under way.*all was well at step \d+"):
+        net.check()
 
 
 @pytest.mark.slow

@@ -126,9 +126,7 @@ class SimNode:
 class Host:
     """One service of a node, between its seat and its sockets."""
 
-    __slots__ = (
-        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "node", "seat", "sockets",
-    )  # fmt: skip
+    __slots__ = ("_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "node", "post", "seat", "sockets",)  # fmt: skip
 
     def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
         self.seat = seat

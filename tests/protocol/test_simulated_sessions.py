@@ -12,8 +12,8 @@ from random import Random
 
 import attrs
 import pytest
-
 from scale0_core.client.brokers import Place, Route
+
 from scale0_core.client.calls import Call, check_call
 from scale0_core.client.frontend import Frontend
 from scale0_core.client.session import Session, WorkerState

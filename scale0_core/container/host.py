@@ -1,6 +1,6 @@
-"""A service's place in the broker: it is called here, and what it does wrong stays here.
+"""Calls one service, and contains what it does wrong.
 
-The real loop, the testing kit and the simulated network all drive services through a ``Seat``, so that counting,
+The real loop, the testing kit and the simulated network all drive services through a ``ServiceHost``, so that counting,
 budgets and quarantine are the same everywhere.
 """
 
@@ -61,8 +61,8 @@ _SENDS_ALONE = frozenset((tuple,))
 
 
 @attrs.frozen(kw_only=True)
-class SeatLimits:
-    """How much a service may do wrong, and how much it may ask for at once."""
+class HostLimits:
+    """The budget of errors of a service, and the limit of its jobs."""
 
     errors: int = 10
     errors_window: float = 60.0
@@ -70,8 +70,8 @@ class SeatLimits:
 
 
 @attrs.define
-class SeatCounts:
-    """What happened at one seat since the start. What the core could not deliver or take shows up here."""
+class HostCounts:
+    """What happened at one service since the start. What the core could not deliver or take shows up here."""
 
     received: int = 0
     sent: int = 0
@@ -86,14 +86,14 @@ class SeatCounts:
     """Connections that were not made, or not ended, by socket and reason."""
 
 
-class Seat:
+class ServiceHost:
     """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
 
-    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+    def __init__(self, service: Service, *, plugin: str = "", limits: HostLimits | None = None) -> None:
         self.service = service
         self.plugin = plugin or service.name
-        self.limits = limits or SeatLimits()
-        self.counts = SeatCounts()
+        self.limits = limits or HostLimits()
+        self.counts = HostCounts()
         self.jobs = JobQueue()
         self.sends: list[Send] = []
         """What was returned and not taken yet; jobs and connections stand among the sends until ``take_sends``."""
@@ -116,7 +116,7 @@ class Seat:
         self.later: list[Send] = []
         """What is sent when nothing else is to be done; see ``BatchReceiver``."""
         self.collects_later = False
-        """Whether whoever drives this seat looks after ``later``; otherwise nothing is put there."""
+        """Whether whoever drives this host looks after ``later``; otherwise nothing is put there."""
         self.receive_batch: ReceiveBatch = (
             service.receive_batch if isinstance(service, BatchReceiver) else self._receive_each
         )
@@ -212,7 +212,7 @@ class Seat:
     def rushed(
         self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
     ) -> None:
-        """Note that messages went to ``receive_batch`` without this seat; it did not take what is ``left``."""
+        """Note that messages went to ``receive_batch`` without this host; it did not take what is ``left``."""
         self.counts.received += received
         self._now = now
         if error is not None:

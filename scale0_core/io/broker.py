@@ -97,7 +97,7 @@ class Broker:
         versions = {name: found.version for name, found in installed_plugins().items()}
         provider = self.core.network.identity or running.name
         for station in self.loop.stations:
-            service, seat = station.seat.service.name, station.seat
+            service, host = station.host.service.name, station.host
             sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
             context.registry.put(
                 Provider(
@@ -105,13 +105,13 @@ class Broker:
                     provider=provider,
                     kind="hosted",
                     state="responsive",
-                    version=versions.get(seat.plugin, __version__),
+                    version=versions.get(host.plugin, __version__),
                     endpoints=tuple(address for bound in sockets.values() for address in bound),
                     sockets=sockets,
                 )
             )
-            seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
-            seat.on_resume = partial(context.registry.set_state, service, provider, "responsive")
+            host.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
+            host.on_resume = partial(context.registry.set_state, service, provider, "responsive")
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
         self._open_doors(provider)
 
@@ -119,15 +119,15 @@ class Broker:
         """Let the services of plugins serve while the broker does, and have tasks if they take some."""
         assert self.loop is not None
         for own in self._own_seats():
-            for seat in (station.seat for station in self.loop.stations):
-                if seat is not own:
-                    own.rule(seat)
-                if isinstance(seat, SeatWithDoor):
-                    own.open_door(seat, provider, self.loop.clock.now())
+            for host in (station.host for station in self.loop.stations):
+                if host is not own:
+                    own.rule(host)
+                if isinstance(host, SeatWithDoor):
+                    own.open_door(host, provider, self.loop.clock.now())
 
     def _own_seats(self) -> list[BrokerSeat]:
         assert self.loop is not None
-        return [station.seat for station in self.loop.stations if isinstance(station.seat, BrokerSeat)]
+        return [station.host for station in self.loop.stations if isinstance(station.host, BrokerSeat)]
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -137,10 +137,10 @@ class Broker:
             name=self.core.broker.name,
             wire=self.loop.wire.name,
             addresses={
-                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
+                station.host.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
                 for station in stations
             },
-            counts={station.seat.service.name: station.seat.counts for station in stations},
+            counts={station.host.service.name: station.host.counts for station in stations},
             state=next((own.state.value for own in self._own_seats()), "active"),
         )
 
@@ -240,14 +240,14 @@ class Broker:
         stations: list[Station] = []
         try:
             for service in self.plugins.services(name, settings, context):
-                taken = [station.seat.service.name for station in loop.stations]
+                taken = [station.host.service.name for station in loop.stations]
                 if service.name in taken:
                     what = f"plugin {name} offers a service that exists already"
                     raise PluginContractError(
                         name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
                     )
-                seat = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.seat())
-                stations.append(loop.add(seat))
+                host = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.host_limits())
+                stations.append(loop.add(host))
         except Exception as error:
             for station in stations:
                 loop.remove(station)

@@ -11,7 +11,7 @@ from scale0_core.container.connections import ID_IN_USE, NOT_LOCAL, Connections
 from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
-from scale0_core.testing.contract import SENDS_ONLY, StrictSeat, endpoint_faults
+from scale0_core.testing.contract import SENDS_ONLY, StrictHost, endpoint_faults
 from scale0_core.testing.frames import show_frames
 from scale0_core.testing.fuzz import Fuzzer, Sample
 from scale0_core.testing.virtual import Agenda, Driver
@@ -91,9 +91,9 @@ class _Run:
         self.fuzzer = Fuzzer(self.random, self.endpoints, samples)
         self.connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self.agenda = Agenda(START)
-        self.seat = StrictSeat(service)
+        self.host = StrictHost(service)
         self.driver = Driver(
-            self.seat, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
+            self.host, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
         )
         self.readable = [name for name, endpoint in self.endpoints.items() if endpoint.kind not in SENDS_ONLY]
         self.sockets_owing: set[str] = set()
@@ -110,10 +110,10 @@ class _Run:
                 self.feed_one()
             self.advance(1.0)
         except Exception as error:
-            what = f"service {self.seat.service.name} failed: {type(error).__name__}: {error}"
+            what = f"service {self.host.service.name} failed: {type(error).__name__}: {error}"
             socket, frames = self.last
             raise ConformanceError(what, seed=self.seed, message=self.number, socket=socket, frames=frames) from error
-        counts = self.seat.counts
+        counts = self.host.counts
         return ConformanceReport(
             seed=self.seed,
             messages=self.fed,
@@ -144,7 +144,7 @@ class _Run:
         """Choose where a message can arrive, letting deadlines and jobs pass until there is such a place."""
         for _ in range(MOST_STEPS):
             open_sockets = [name for name in self.readable if self.may_receive(name)]
-            if open_sockets and not self.seat.paused:
+            if open_sockets and not self.host.paused:
                 return self.random.choice(open_sockets)
             if self.agenda.next_time is None:
                 break

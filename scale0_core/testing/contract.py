@@ -1,7 +1,7 @@
-"""What every service promises, and a seat that insists on it.
+"""What every service promises, and a host that insists on it.
 
-The broker's own ``Seat`` forgives within a budget, because a broker must go on. A test wants to see the first
-fault at once, with its traceback: that is ``StrictSeat``.
+The broker's own ``ServiceHost`` forgives within a budget, because a broker must go on. A test wants to see the first
+fault at once, with its traceback: that is ``StrictHost``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
-from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, Job, Service, SocketKind
 
@@ -18,10 +18,10 @@ RECEIVES_ONLY = frozenset({SocketKind.SUB, SocketKind.PULL})
 SENDS_ONLY = frozenset({SocketKind.PUB, SocketKind.PUSH})
 
 
-class StrictSeat(Seat):
-    """A seat without a budget: whatever a service does wrong is raised at once."""
+class StrictHost(ServiceHost):
+    """A host without a budget: whatever a service does wrong is raised at once."""
 
-    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+    def __init__(self, service: Service, *, plugin: str = "", limits: HostLimits | None = None) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
         self._endpoints = dict(service.endpoints)
         self._collect = self._insist

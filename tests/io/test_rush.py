@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from scale0_core.config.settings import LimitSettings, WireSettings
-from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.io.loop import Loop
 from scale0_core.io.wire import native_problem
 from scale0_core.network.door import SeatWithDoor
@@ -83,7 +83,7 @@ def running(*services, limits=None, observers=()):
 
     loop.wire.rush = counted
     for service in services:
-        loop.add(Seat(service, limits=limits))
+        loop.add(ServiceHost(service, limits=limits))
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -161,12 +161,12 @@ def test_all_is_answered_and_counted(context, address, kind):
         for number in range(MANY):
             peer.send_multipart([b"%d" % number, b"x" * 100])
         got = [int(peer.recv_multipart()[0]) for _ in range(MANY)]
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
     assert sorted(got) == list(range(MANY))
     if kind is Echo:
         assert got == sorted(got), "none overtakes another"
     assert rushed(loop) > 0, "it was busy enough"
-    assert (seat.counts.received, seat.counts.sent) == (MANY, MANY)
+    assert (host.counts.received, host.counts.sent) == (MANY, MANY)
     assert sum(report.received.get("echo", 0) for report in reports) == MANY
     assert sum(report.sent for report in reports) == MANY
 
@@ -222,12 +222,12 @@ def test_a_service_that_raises_loses_one_message(context, address, kind):
         if number % 500 == 0:
             raise ValueError("now and then")
 
-    with running(kind(address, act), limits=SeatLimits(errors=1000)) as loop:
+    with running(kind(address, act), limits=HostLimits(errors=1000)) as loop:
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         got = {int(peer.recv_multipart()[0]) for _ in range(MANY - MANY // 500)}
-        counts = loop.stations[0].seat.counts
+        counts = loop.stations[0].host.counts
     assert len(got) == MANY - MANY // 500
     assert (counts.received, counts.errors) == (MANY, MANY // 500)
     assert rushed(loop) > 0
@@ -239,16 +239,16 @@ def test_a_service_that_raises_too_often_is_put_out(context, address, kind):
         if number > 1000:
             raise ValueError("always")
 
-    with running(kind(address, act), limits=SeatLimits(errors=5)) as loop:
+    with running(kind(address, act), limits=HostLimits(errors=5)) as loop:
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         for _ in range(1000):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
         wait_until(lambda: not loop.stations[0].sockets)
-    assert seat.quarantined
-    assert seat.counts.errors == 5
+    assert host.quarantined
+    assert host.counts.errors == 5
 
 
 def test_jobs_are_run(context, address):
@@ -274,24 +274,24 @@ def test_what_cannot_be_sent_comes_back(context, address):
             peer.send_multipart([b"%d" % number])
         for _ in range(MANY - MANY // 10):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
     assert rushed(loop) > 0
     assert service.undelivered == [((b"nobody", b"x"), "EHOSTUNREACH")] * (MANY // 10)
-    assert seat.counts.undelivered["main", "EHOSTUNREACH"] == MANY // 10
-    assert seat.counts.errors == 0
+    assert host.counts.undelivered["main", "EHOSTUNREACH"] == MANY // 10
+    assert host.counts.errors == 0
 
 
 def test_a_malformed_send_is_counted(context, address):
     service = Batched(address)
     service.act = lambda frames, number: [("nowhere", (b"x", b"y"))] if number % 1000 == 0 else None
-    with running(service, limits=SeatLimits(errors=1000)) as loop:
+    with running(service, limits=HostLimits(errors=1000)) as loop:
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         for _ in range(MANY - MANY // 1000):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
-    assert seat.counts.errors == MANY // 1000
+        host = loop.stations[0].host
+    assert host.counts.errors == MANY // 1000
 
 
 def test_a_peer_that_reads_late_gets_all(context, address):
@@ -305,20 +305,20 @@ def test_a_peer_that_reads_late_gets_all(context, address):
             quick.send_multipart([b"%d" % number])
             assert quick.recv_multipart() == [b"%d" % number]
         assert [int(late.recv_multipart()[0]) for _ in range(MANY)] == list(range(MANY))
-        seat = loop.stations[0].seat
-    assert seat.counts.sent == 2 * MANY
+        host = loop.stations[0].host
+    assert host.counts.sent == 2 * MANY
 
 
 def test_a_service_with_a_door_rushes_while_no_task_is_open(context, address):
     service = Echo(address)
-    seat = SeatWithDoor(service, "main", b"secret")
+    host = SeatWithDoor(service, "main", b"secret")
     answers = []
-    seat.answer = lambda frames, now: answers.append(frames)
-    assert seat.may_rush
-    seat.take_task((b"", b"", b"", b"", b"echo", b"1", b"x"), 0.0)
-    assert not seat.may_rush
-    seat.take_sends()
-    assert seat.may_rush
+    host.answer = lambda frames, now: answers.append(frames)
+    assert host.may_rush
+    host.take_task((b"", b"", b"", b"", b"echo", b"1", b"x"), 0.0)
+    assert not host.may_rush
+    host.take_sends()
+    assert host.may_rush
     assert [frames[-1] for frames in answers] == [b"x"]
 
 
@@ -328,4 +328,4 @@ def test_it_can_be_stopped_in_the_middle(context, address):
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         peer.recv_multipart()
-    assert not loop.stations[0].seat.later
+    assert not loop.stations[0].host.later

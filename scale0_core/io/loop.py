@@ -140,7 +140,6 @@ class Loop:
         station = Station(host, Outbox(routers, self.limits.outbox_bytes), connections)
         self._open(station)
         host.reopen = lambda: self._open(station)
-        host.collects_later = True
         if isinstance(host, BrokerSeat):
             host.pass_in = self._pass_in
         self.stations.append(station)
@@ -377,8 +376,6 @@ class Loop:
         failed: list[tuple[str, SendFailure]] = []
         for station in tuple(self.stations):
             host = station.host
-            if host.later:
-                host.release_later()
             if host.sends or station.outbox:
                 went, failures = self._send(station, now)
                 sent += went
@@ -440,7 +437,7 @@ class Loop:
             return
         begun, due = self.clock.now(), self._nearest_deadline()
         seconds = RUSH if due is None else min(RUSH, due - begun)
-        queues = Queues(name, self.settings.batch, station.ports, host.sends, host.later)
+        queues = Queues(name, self.settings.batch, station.ports, host.sends)
         rushed = self.wire.rush(poller, port, host.receive_batch, queues, begun, seconds)
         if rushed is None:
             return
@@ -454,7 +451,6 @@ class Loop:
             outcome = station.outbox.settle(rushed.batch, rushed.failures, rushed.now)
             went, failures = self._settle(station, outcome, failures, rushed.now)
             sent += went
-        host.release_later()
         now = self.clock.now()
         if rushed.longest > self._slow_after:
             self._slow(station, now, rushed.longest, rushed.received)

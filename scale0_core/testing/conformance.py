@@ -64,14 +64,20 @@ def check_service(
     single frame is among them: ZeroMQ would not deliver it, yet nothing should break on it. Meanwhile the clock
     stands, moves and jumps; jobs end late and some fail; some sends are refused and their peers gone, and some
     connections are refused. The service must never raise, send only what is well-formed to sockets it declared, and
-    move its deadline on when called.
+    move its deadline on when called. A service with fast paths is made twice and gets all messages a second time
+    without them: ``factory`` returns a new one each time, and what both send must be the same.
 
     Raises a ConformanceError that names the seed, the message and its frames.
     """
     service = factory()
     if faults := endpoint_faults(service):
         raise ConformanceError("\n".join(faults), seed=seed, message=0)
-    return _Run(service, seed, samples).play(messages)
+    samples = list(samples)
+    run = _Run(service, seed, samples)
+    report = run.play(messages)
+    if run.host.fast_paths and (other := factory()) is not service:
+        _Run(other, seed, samples, expected=run.trail).play(messages)
+    return report
 
 
 LOST_PEERS = 0.01
@@ -84,14 +90,21 @@ REFUSED_CONNECTIONS = 0.1
 class _Run:
     """One service under test: it is fed, its jobs and sends may fail, and the clock does what it likes."""
 
-    def __init__(self, service: Service, seed: int, samples: Iterable[Sample]) -> None:
+    def __init__(
+        self, service: Service, seed: int, samples: Iterable[Sample], expected: Sequence[int] | None = None
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311  # a seed must give the same run
         self.endpoints = dict(service.endpoints)
         self.fuzzer = Fuzzer(self.random, self.endpoints, samples)
         self.connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self.agenda = Agenda(START)
-        self.host = StrictHost(service)
+        self.expected = expected
+        """The trail of the run with fast paths, if this is the one without."""
+        self.trail: list[int] = []
+        """A hash of all that was sent until then, for each message; for services with fast paths."""
+        self.sent = 0
+        self.host = StrictHost(service, fast=expected is None)
         self.driver = Driver(
             self.host, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
         )
@@ -108,6 +121,7 @@ class _Run:
             for self.number in range(messages):
                 self.move_clock()
                 self.feed_one()
+                self.compare()
             self.advance(1.0)
         except Exception as error:
             what = f"service {self.host.service.name} failed: {type(error).__name__}: {error}"
@@ -123,6 +137,14 @@ class _Run:
             jobs_failed=counts.jobs_failed,
             deadlines=self.driver.deadlines,
         )
+
+    def compare(self) -> None:
+        """Insist that the service sends the same with its fast paths and without."""
+        if self.expected is None:
+            if self.host.fast_paths:
+                self.trail.append(self.sent)
+        elif self.expected[self.number] != self.sent:
+            raise ServiceFaultError("it does something else by a fast path than without")
 
     def feed_one(self) -> None:
         socket = self.pick_socket()
@@ -187,6 +209,8 @@ class _Run:
 
     def send(self, send: Send) -> str:
         socket, frames = send
+        if self.host.fast_paths or self.expected is not None:
+            self.sent = hash((self.sent, socket, *map(bytes, frames)))
         endpoint = self.endpoints[socket]
         kind = endpoint.kind
         if kind is SocketKind.REP or kind is SocketKind.REQ:

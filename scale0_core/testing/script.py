@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from types import EllipsisType
 
 from scale0_core.container.jobs import run_batch
+from scale0_core.events import Event
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
 from scale0_core.testing.contract import StrictHost
 from scale0_core.testing.frames import Text, as_delivered, as_frames, show_frames
@@ -59,6 +60,11 @@ class Script:
     def jobs_in_flight(self) -> int:
         """How many jobs wait or run."""
         return self._driver.host.jobs.in_flight
+
+    def observe_events(self) -> list[Event]:
+        """Have the service emit events from now on, into the list that is returned."""
+        self._driver.host.observe_events(self.now)
+        return self._driver.host.events
 
     def feed(self, socket: str, *frames: Text) -> None:
         """Let a message arrive; on a ROUTER the first frame is the peer's routing id."""

@@ -25,7 +25,7 @@ from scale0_core.cli.errors import EXITS
 from scale0_core.client.session import WORKER
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import describe
-from scale0_core.container.host import SeatCounts
+from scale0_core.container.host import HostCounts
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import GROUP, PluginSet
 from scale0_core.protocol.codes import CODES
@@ -141,7 +141,7 @@ def hooks_page() -> str:
     hooks = [function for name, function in vars(hookspecs).items() if name.startswith("scale0_")]
     parts += [hook_part(hook) for hook in hooks]
     parts.append("## What passes through hooks\n\nImport the first four from `scale0_core.api`.\n")
-    parts += [class_part(cls) for cls in (PluginInfo, BrokerContext, RunningBroker, BatchReport, SeatCounts)]
+    parts += [class_part(cls) for cls in (PluginInfo, BrokerContext, RunningBroker, BatchReport, HostCounts)]
     return "\n".join(parts)
 
 

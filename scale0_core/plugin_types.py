@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
-from scale0_core.container.host import SeatCounts
+from scale0_core.container.host import HostCounts
 from scale0_core.container.registry import Registry
 from scale0_core.events import Event
 from scale0_core.service import JobResult, SendFailure
@@ -61,7 +61,7 @@ class RunningBroker:
     name: str
     wire: str
     addresses: Mapping[str, Mapping[str, Sequence[str]]]
-    counts: Mapping[str, SeatCounts]
+    counts: Mapping[str, HostCounts]
     state: str = "active"
     """``active``, ``disabled`` or ``joining``: whether it serves."""
 

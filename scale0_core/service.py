@@ -6,7 +6,7 @@ blocks: the core does that for it. This is what makes services fast, easy to tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -178,19 +178,29 @@ class Service(Protocol):
         """Do what is due at ``now``. Afterwards the next deadline lies later than ``now``."""
 
 
+@attrs.frozen
+class FastPath:
+    """A shape of message that comes often, and the method that takes it.
+
+    A message on ``socket`` has this shape if it has ``frames`` frames, and the one at ``place`` is ``word``. Then the
+    host calls ``take`` as it would call ``receive``. If ``take`` returns None, it has changed nothing, and ``receive``
+    gets the message. Both do the same with any message: ``check_service`` compares them.
+    """
+
+    socket: str
+    frames: int | range
+    place: int
+    word: bytes
+    take: Callable[[str, Frames, float], Iterable[Effect] | None]
+
+
 @runtime_checkable
-class BatchReceiver(Protocol):
-    """A service that rather takes whole batches of messages has this as well; ``receive`` is not called then."""
+class FastPaths(Protocol):
+    """A service that declares fast paths for its commonest messages has this as well."""
 
-    def receive_batch(
-        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
-    ) -> None:
-        """Take messages until there are none left, and add to ``effects`` what is to be done.
-
-        ``later`` is for messages that nobody's work waits for, such as final replies: while much is to be done they
-        may wait a moment, so that many of them go to a peer in one piece. They may be overtaken by ``effects``. When
-        this raises, the effects so far count, and it is called again with what is left of ``messages``.
-        """
+    @property
+    def fast_paths(self) -> Iterable[FastPath]:
+        """Return the fast paths. Read once when the service starts, and again when it is told to emit events."""
 
 
 @runtime_checkable

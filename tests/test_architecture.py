@@ -98,7 +98,7 @@ def breaches(paths: list[Path], modules: set[str]) -> list[str]:
 def test_the_sources_are_found():
     names = {name_of(path) for path in TREES}
     assert {"scale0_core.io.loop", "scale0_core", "scale0_core.cli", "scale0_echo.service"} <= names
-    assert "scale0_core.container.host.Seat" in imports(CORE / "io" / "loop.py")
+    assert "scale0_core.container.host.ServiceHost" in imports(CORE / "io" / "loop.py")
     assert "zmq" in imports(CORE / "io" / "loop.py")
 
 

@@ -19,7 +19,7 @@ import zmq
 from scale0_core.api import API_VERSION, BatchReport, Endpoint, PluginInfo, hookimpl, setting
 from scale0_core.config.files import read_config
 from scale0_core.config.settings import BrokerSettings
-from scale0_core.container.host import SeatCounts
+from scale0_core.container.host import HostCounts
 from scale0_core.errors import (
     ConfigError,
     Exit,
@@ -36,7 +36,7 @@ from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, duplicate_names, installed_plugins
 
 CONTEXT = BrokerContext(name="test", runtime_dir="/run", data_dir="/data")
-RUNNING = RunningBroker(name="test", wire="pure", addresses={}, counts={"echo": SeatCounts()})
+RUNNING = RunningBroker(name="test", wire="pure", addresses={}, counts={"echo": HostCounts()})
 REPORT = BatchReport(1.0, 0.1, {}, 0, [])
 
 

@@ -134,7 +134,7 @@ def test_a_broker_whose_own_service_fails_too_often_ends_with_an_error(scale0_br
         peer.linger = 0
         peer.connect(frontend)
         broker.broker.loop._slow_after = 60
-        service = broker.broker.loop.stations[0].seat.service
+        service = broker.broker.loop.stations[0].host.service
         service._handlers[b"PING"] = service._ping
         for _ in range(2):
             peer.send_multipart([b"S0C01", b"PING", b""])

@@ -10,7 +10,7 @@ import attrs
 
 from scale0_core.config.fields import at_least_1, not_negative, setting
 from scale0_core.config.network import NetworkConfig
-from scale0_core.container.host import SeatLimits
+from scale0_core.container.host import HostLimits
 from scale0_core.service import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -117,9 +117,9 @@ class LimitSettings:
         validator=not_negative,
     )
 
-    def seat(self) -> SeatLimits:
-        """Give the part that a seat watches over."""
-        return SeatLimits(errors=self.errors, errors_window=self.errors_window_seconds, jobs=self.jobs)
+    def host_limits(self) -> HostLimits:
+        """Return the part that hosts of services watch over."""
+        return HostLimits(errors=self.errors, errors_window=self.errors_window_seconds, jobs=self.jobs)
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
-"""A service's place in the broker: it is called here, and what it does wrong stays here.
+"""Calls one service, and contains what it does wrong.
 
-The real loop, the testing kit and the simulated network all drive services through a ``Seat``, so that counting,
+The real loop, the testing kit and the simulated network all drive services through a ``ServiceHost``, so that counting,
 budgets and quarantine are the same everywhere.
 """
 
@@ -20,13 +20,13 @@ from scale0_core.errors import ServiceFaultError
 from scale0_core.events import Event
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.service import (
-    BatchReceiver,
     Connect,
     Connecting,
     Delayed,
     Disconnect,
     Effect,
     EventSource,
+    FastPaths,
     Finishing,
     Frames,
     Job,
@@ -51,8 +51,10 @@ CAUGHT = (Exception, SystemExit)
 BUSY = 4
 """So many messages of one service in a turn are a sign that more will follow at once."""
 
-ReceiveBatch = Callable[[str, Iterator[Frames], float, list[Effect], list[Send]], None]
-"""As ``receive_batch`` of ``BatchReceiver``."""
+ReceiveBatch = Callable[[str, Iterator[Frames], float, list[Effect]], None]
+"""Gives messages of a socket to a service, and adds to the effects what it returns."""
+
+Take = Callable[[str, Frames, float], Iterable[Effect] | None]
 
 PUBLISHERS = frozenset((SocketKind.PUB, SocketKind.XPUB))
 """Sockets by which nobody is answered."""
@@ -61,8 +63,8 @@ _SENDS_ALONE = frozenset((tuple,))
 
 
 @attrs.frozen(kw_only=True)
-class SeatLimits:
-    """How much a service may do wrong, and how much it may ask for at once."""
+class HostLimits:
+    """The budget of errors of a service, and the limit of its jobs."""
 
     errors: int = 10
     errors_window: float = 60.0
@@ -70,8 +72,8 @@ class SeatLimits:
 
 
 @attrs.define
-class SeatCounts:
-    """What happened at one seat since the start. What the core could not deliver or take shows up here."""
+class HostCounts:
+    """What happened at one service since the start. What the core could not deliver or take shows up here."""
 
     received: int = 0
     sent: int = 0
@@ -86,14 +88,14 @@ class SeatCounts:
     """Connections that were not made, or not ended, by socket and reason."""
 
 
-class Seat:
+class ServiceHost:
     """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
 
-    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+    def __init__(self, service: Service, *, plugin: str = "", limits: HostLimits | None = None) -> None:
         self.service = service
         self.plugin = plugin or service.name
-        self.limits = limits or SeatLimits()
-        self.counts = SeatCounts()
+        self.limits = limits or HostLimits()
+        self.counts = HostCounts()
         self.jobs = JobQueue()
         self.sends: list[Send] = []
         """What was returned and not taken yet; jobs and connections stand among the sends until ``take_sends``."""
@@ -113,14 +115,9 @@ class Seat:
         """Why the service serves no peers, such as ``disabled``; empty while it does."""
         self._drain_until = -math.inf
         self.log: Logger = get_logger(f"plugin.{self.plugin}")
-        self.later: list[Send] = []
-        """What is sent when nothing else is to be done; see ``BatchReceiver``."""
-        self.collects_later = False
-        """Whether whoever drives this seat looks after ``later``; otherwise nothing is put there."""
-        self.receive_batch: ReceiveBatch = (
-            service.receive_batch if isinstance(service, BatchReceiver) else self._receive_each
-        )
-        """Takes messages for the service; what it raises is for the caller, as is counting."""
+        self.fast_paths: dict[str, dict[int, tuple[tuple[int, bytes, Take], ...]]] = {}
+        """Place, word and method of the service's fast paths, by socket and number of frames."""
+        self._read_fast_paths()
         self._on_job = service.on_job if isinstance(service, LaterResults) else None
         self._on_undelivered = service.on_undelivered if isinstance(service, Undelivered) else None
         self._on_peer_lost = service.on_peer_lost if isinstance(service, PeerWatcher) else None
@@ -149,7 +146,7 @@ class Seat:
         """Give messages to the service, whether it is suspended or not."""
         self.counts.received += len(messages)
         self._now = now
-        self._receive_all(socket, iter(messages), now, may_wait=self.collects_later and len(messages) >= BUSY)
+        self._receive_all(socket, iter(messages), now)
 
     def suspend(self, reason: str, drain_until: float = -math.inf) -> None:
         """Serve no peers from now on: drop what they send, and from ``drain_until`` on also what is sent to them.
@@ -176,12 +173,12 @@ class Seat:
         self._drop(self.suspended, dropped)
         return kept
 
-    def _receive_all(self, socket: str, pending: Iterator[Frames], now: float, *, may_wait: bool) -> None:
+    def _receive_all(self, socket: str, pending: Iterator[Frames], now: float) -> None:
         while not self.quarantined:
             effects: list[Effect] = []
             error: BaseException | None = None
             try:
-                self.receive_batch(socket, pending, now, effects, self.later if may_wait else cast("Any", effects))
+                self.receive_batch(socket, pending, now, effects)
             except CAUGHT as raised:
                 error = raised
             finally:  # what was done before counts, whatever came then
@@ -191,18 +188,30 @@ class Seat:
             self._failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
-    def _receive_each(
-        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
-    ) -> None:
-        """Give messages one by one to a service that does not take batches."""
+    def receive_batch(self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect]) -> None:
+        """Give messages to the service, by its fast paths where it has some; what it raises is for the caller."""
         receive, collect = self.service.receive, effects.extend
+        paths = self.fast_paths.get(socket)
+        if not paths:
+            for frames in messages:
+                collect(receive(socket, frames, now))
+            return
         for frames in messages:
-            collect(receive(socket, frames, now))
+            for place, word, take in paths.get(len(frames), ()):
+                if frames[place] == word:
+                    taken = take(socket, frames, now)
+                    collect(receive(socket, frames, now) if taken is None else taken)
+                    break
+            else:
+                collect(receive(socket, frames, now))
 
-    def release_later(self) -> None:
-        """Put what was held back behind what is to be sent."""
-        self.sends += self.later
-        self.later.clear()
+    def _read_fast_paths(self) -> None:
+        """Make the table in which the fast path of a message is looked up."""
+        self.fast_paths.clear()
+        for path in self.service.fast_paths if isinstance(self.service, FastPaths) else ():
+            by_length = self.fast_paths.setdefault(path.socket, {})
+            for length in (path.frames,) if isinstance(path.frames, int) else path.frames:
+                by_length[length] = (*by_length.get(length, ()), (path.place, path.word, path.take))
 
     @property
     def may_rush(self) -> bool:
@@ -212,13 +221,12 @@ class Seat:
     def rushed(
         self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
     ) -> None:
-        """Note that messages went to ``receive_batch`` without this seat; it did not take what is ``left``."""
+        """Note that messages went to ``receive_batch`` without this host; it did not take what is ``left``."""
         self.counts.received += received
         self._now = now
         if error is not None:
             self._failed("receive", error, now)
-            self.release_later()  # or it would be overtaken
-            self._receive_all(socket, left, now, may_wait=False)
+            self._receive_all(socket, left, now)
 
     def next_deadline(self) -> float | None:
         """Ask the service when it wants to be called; a deadline that did not move is put off."""
@@ -283,6 +291,7 @@ class Seat:
             return False
         try:
             self.service.events = self.events
+            self._read_fast_paths()
         except CAUGHT as error:
             self._failed("events", error, now)
             return False

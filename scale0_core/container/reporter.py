@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from scale0_core.container.host import SeatCounts
+from scale0_core.container.host import HostCounts
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.plugin_types import API_VERSION, BatchReport, PluginInfo, RunningBroker
@@ -71,7 +71,7 @@ class Reporter:
         self._failed.clear()
 
 
-def _reasons(counts: SeatCounts) -> dict[str, str]:
+def _reasons(counts: HostCounts) -> dict[str, str]:
     """Say why messages were not sent or dropped, where there were any."""
     undelivered = [f"{socket} {reason}: {count}" for (socket, reason), count in sorted(counts.undelivered.items())]
     dropped = [f"{reason}: {count}" for reason, count in sorted(counts.dropped.items())]

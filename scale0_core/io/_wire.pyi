@@ -32,7 +32,6 @@ class Poller:
         receive: ReceiveBatch,
         socket: str,
         sends: list[Send],
-        later: list[Send],
         ports: dict[str, Port],
         now: float,
         seconds: float,

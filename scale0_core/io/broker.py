@@ -104,7 +104,7 @@ class Broker:
         versions = {name: found.version for name, found in installed_plugins().items()}
         provider = self.core.network.identity or running.name
         for station in self.loop.stations:
-            service, seat = station.seat.service.name, station.seat
+            service, host = station.host.service.name, station.host
             sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
             context.registry.put(
                 Provider(
@@ -112,13 +112,13 @@ class Broker:
                     provider=provider,
                     kind="hosted",
                     state="responsive",
-                    version=versions.get(seat.plugin, __version__),
+                    version=versions.get(host.plugin, __version__),
                     endpoints=tuple(address for bound in sockets.values() for address in bound),
                     sockets=sockets,
                 )
             )
-            seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
-            seat.on_resume = partial(context.registry.set_state, service, provider, "responsive")
+            host.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
+            host.on_resume = partial(context.registry.set_state, service, provider, "responsive")
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
         self._open_doors(provider)
 
@@ -126,11 +126,11 @@ class Broker:
         """Let the services of plugins serve while the broker does, and have tasks if they take some."""
         assert self.loop is not None
         for own in self._own_seats():
-            for seat in (station.seat for station in self.loop.stations):
-                if seat is not own:
-                    own.rule(seat)
-                if isinstance(seat, SeatWithDoor):
-                    own.open_door(seat, provider, self.loop.clock.now())
+            for host in (station.host for station in self.loop.stations):
+                if host is not own:
+                    own.rule(host)
+                if isinstance(host, SeatWithDoor):
+                    own.open_door(host, provider, self.loop.clock.now())
 
     def _keep_record(self, context: BrokerContext) -> None:
         """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
@@ -147,8 +147,8 @@ class Broker:
         self._write_record()
         assert self.loop is not None
         for station in self.loop.stations:
-            if isinstance(station.seat.service, BrokerService):
-                station.seat.service.on_state.append(self._write_record)
+            if isinstance(station.host.service, BrokerService):
+                station.host.service.on_state.append(self._write_record)
 
     def _write_record(self) -> None:
         running, context = self.running(), self._context
@@ -186,7 +186,7 @@ class Broker:
 
     def _own_seats(self) -> list[BrokerSeat]:
         assert self.loop is not None
-        return [station.seat for station in self.loop.stations if isinstance(station.seat, BrokerSeat)]
+        return [station.host for station in self.loop.stations if isinstance(station.host, BrokerSeat)]
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
@@ -196,10 +196,10 @@ class Broker:
             name=self.core.broker.name,
             wire=self.loop.wire.name,
             addresses={
-                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
+                station.host.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
                 for station in stations
             },
-            counts={station.seat.service.name: station.seat.counts for station in stations},
+            counts={station.host.service.name: station.host.counts for station in stations},
             state=next((own.state.value for own in self._own_seats()), "active"),
         )
 
@@ -299,14 +299,14 @@ class Broker:
         stations: list[Station] = []
         try:
             for service in self.plugins.services(name, settings, context):
-                taken = [station.seat.service.name for station in loop.stations]
+                taken = [station.host.service.name for station in loop.stations]
                 if service.name in taken:
                     what = f"plugin {name} offers a service that exists already"
                     raise PluginContractError(
                         name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
                     )
-                seat = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.seat())
-                stations.append(loop.add(seat))
+                host = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.host_limits())
+                stations.append(loop.add(host))
         except Exception as error:
             for station in stations:
                 loop.remove(station)

@@ -101,15 +101,15 @@ class Dispatcher:
 
     def submit(self, key: ClientKey, envelope: Frames, options: bytes, body: Frames, now: float) -> Iterable[Send]:
         """Take a task: body is service, id, payload. It goes to a worker, into the queue, or back as an error."""
+        name, client_id = body[0], body[1]
+        # what is long may be a blob, which no dict takes
+        terms = self._terms.get(options) if len(options) <= wire.LONGEST_REMEMBERED else None
+        timeout, retry, options = terms or self._read_terms(options)
         frontend = self.frontends.get(key) or self.remember(key, now)
         if frontend is None:
             return (self._refuse(key, envelope, Code.TOO_MANY, body, now),)
         frontend.last_seen = now
         frontend.tasks += 1
-        name, client_id = body[0], body[1]
-        # what is long may be a blob, which no dict takes
-        terms = self._terms.get(options) if len(options) <= wire.LONGEST_REMEMBERED else None
-        timeout, retry, options = terms or self._read_terms(options)
         service = self.services.get(name)
         if service is None:
             return (self._refuse(key, envelope, Code.NO_SERVICE, body, now),)

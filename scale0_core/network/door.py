@@ -5,7 +5,7 @@ given to the service as a request from a peer that does not exist: the routing i
 is taken out of what the service sends. A ticket has a secret in it, since a peer that chose the same routing id could
 answer for the service, and take its answers.
 
-Both seats look for such messages only while there are some; all other traffic does not notice.
+Both hosts look for such messages only while there are some; all other traffic does not notice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.errors import ServiceFaultError
 from scale0_core.network.dispatch import QUARANTINED
 from scale0_core.network.hosting import DOOR, Host
@@ -25,13 +25,13 @@ from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Frames, Send, Service
 
 
-def make_seat(service: Service, secret: bytes, *, plugin: str = "", limits: SeatLimits | None = None) -> Seat:
-    """Make the seat that fits a service: the broker's own has doors, and one that takes tasks may get one."""
+def make_seat(service: Service, secret: bytes, *, plugin: str = "", limits: HostLimits | None = None) -> ServiceHost:
+    """Make the host that fits a service: the broker's own has doors, and one that takes tasks may get one."""
     if isinstance(service, BrokerService):
         return BrokerSeat(service, plugin=plugin, limits=limits)
     socket = task_socket(service)
     if socket is None:
-        return Seat(service, plugin=plugin, limits=limits)
+        return ServiceHost(service, plugin=plugin, limits=limits)
     return SeatWithDoor(service, socket, secret, plugin=plugin, limits=limits)
 
 
@@ -43,11 +43,11 @@ def task_socket(service: Service) -> str | None:
     return names[0] if names else None
 
 
-class SeatWithDoor(Seat):
-    """Calls a service for its peers, like any seat, and for tasks."""
+class SeatWithDoor(ServiceHost):
+    """Calls a service for its peers, like any host, and for tasks."""
 
     def __init__(
-        self, service: Service, socket: str, secret: bytes, *, plugin: str = "", limits: SeatLimits | None = None
+        self, service: Service, socket: str, secret: bytes, *, plugin: str = "", limits: HostLimits | None = None
     ) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
         own = service.endpoints[socket]
@@ -158,15 +158,15 @@ class SeatWithDoor(Seat):
             leave(now)
 
 
-class BrokerSeat(Seat):
+class BrokerSeat(ServiceHost):
     """Calls the broker's own service, and passes tasks through the doors of others."""
 
-    def __init__(self, service: BrokerService, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+    def __init__(self, service: BrokerService, *, plugin: str = "", limits: HostLimits | None = None) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
         self._own = service
         self._hosting, self._open = service.hosting, service.dispatcher.tasks
         self._doors: dict[bytes, SeatWithDoor] = {}
-        self._others: list[Seat] = []
+        self._others: list[ServiceHost] = []
         self._provider = ""
         service.on_state.append(self._pass_on_state)
         service.quarantined, service.resume = self._quarantined, self._resume
@@ -183,24 +183,24 @@ class BrokerSeat(Seat):
         """The broker's state."""
         return self._own.state
 
-    def rule(self, seat: Seat) -> None:
+    def rule(self, host: ServiceHost) -> None:
         """Have another service serve its peers only while this broker serves."""
-        self._others.append(seat)
+        self._others.append(host)
         self._pass_on_state()
 
     def _pass_on_state(self) -> None:
         """Suspend all services while the broker is disabled or joining."""
         reason, drain_until = self._own.suspension
-        for seat in self._others:
-            seat.suspend(reason, drain_until)
+        for host in self._others:
+            host.suspend(reason, drain_until)
 
     def _quarantined(self) -> list[dict[str, Any]]:
         """List the services that are quarantined, of which plugin, and why."""
         return [
-            {"service": seat.service.name, "plugin": seat.plugin, "errors": seat.counts.errors,
-             "last_error": seat.counts.last_error}
-            for seat in self._others
-            if seat.quarantined
+            {"service": host.service.name, "plugin": host.plugin, "errors": host.counts.errors,
+             "last_error": host.counts.last_error}
+            for host in self._others
+            if host.quarantined
         ]  # fmt: skip
 
     def _resume(self, name: str, now: float) -> list[str]:
@@ -208,20 +208,20 @@ class BrokerSeat(Seat):
 
         Raise a Scale0Error if a socket cannot be opened again.
         """
-        found = [seat for seat in self._others if seat.quarantined and name in (seat.plugin, seat.service.name)]
-        for seat in found:
-            seat.resume()
-            if isinstance(seat, SeatWithDoor):
-                self.open_door(seat, self._provider, now)
-        return [seat.service.name for seat in found]
+        found = [host for host in self._others if host.quarantined and name in (host.plugin, host.service.name)]
+        for host in found:
+            host.resume()
+            if isinstance(host, SeatWithDoor):
+                self.open_door(host, self._provider, now)
+        return [host.service.name for host in found]
 
-    def open_door(self, seat: SeatWithDoor, provider: str, now: float) -> None:
+    def open_door(self, host: SeatWithDoor, provider: str, now: float) -> None:
         """Let a service take tasks."""
-        name, self._provider = seat.service.name, provider
-        self._doors[name.encode()] = seat
-        seat.answer = lambda frames, now: self.receive(DOOR, [(name.encode(), *frames)], now)
-        seat.leave = lambda now: self._collect(self._hosting.leave(name, now))
-        self._collect(self._hosting.host(Host(name, provider, self._look_for_tasks, seat.forget), now))
+        name, self._provider = host.service.name, provider
+        self._doors[name.encode()] = host
+        host.answer = lambda frames, now: self.receive(DOOR, [(name.encode(), *frames)], now)
+        host.leave = lambda now: self._collect(self._hosting.leave(name, now))
+        self._collect(self._hosting.host(Host(name, provider, self._look_for_tasks, host.forget), now))
 
     def _look_for_tasks(self) -> None:
         self.take_sends = self._take_tasks  # type: ignore[method-assign]
@@ -229,7 +229,7 @@ class BrokerSeat(Seat):
     def _take_tasks(self) -> list[Send]:
         self.__dict__.pop("take_sends", None)
         kept: list[Send] = []
-        for send in Seat.take_sends(self):
+        for send in ServiceHost.take_sends(self):
             if send[0] == DOOR:
                 if bytes(send[1][5]) in self._open:  # else it was cancelled before it was passed in
                     self.pass_in(self._doors[send[1][0]], send[1], self._now)

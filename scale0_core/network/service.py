@@ -1,7 +1,7 @@
 """The broker's own service: the Scale0 protocol on its sockets.
 
 Reads messages, keeps the broker's state, and hands each message to the part that knows: the negotiator (who is there),
-the dispatcher (tasks), the management. Tasks and replies, which are most of the traffic, take a short way.
+the dispatcher (tasks), the management. Tasks and replies, which are most of the traffic, have fast paths.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message
 from scale0_core.protocol.states import BROKER, BrokerEvent, BrokerState, ClientEvent, allowed, step
-from scale0_core.service import KIB, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
+from scale0_core.service import KIB, Effect, Endpoint, FastPath, Frames, Job, JobResult, Send, SocketKind
 
 LOG = get_logger("network")
+
+CLIENTS = ("frontend", "backend")
+"""Sockets on which tasks and replies come."""
 
 DRAIN_SECONDS = 10.0
 """How long a broker that was disabled still passes on replies to tasks it had taken."""
@@ -195,41 +198,57 @@ class BrokerService:
 
     # --- the service interface --------------------------------------------------------------------------------------
 
+    @property
+    def fast_paths(self) -> Iterable[FastPath]:
+        """Heartbeats, and tasks and replies without an empty frame in front: of DEALER sockets on either side."""
+        lengths = range(6, wire.MOST_FRAMES + 1)
+        return (
+            FastPath("backend", 4, 2, wire.HEARTBEAT, self._fast_heartbeat),
+            *(FastPath(socket, lengths, 2, wire.TASK, self._fast_task) for socket in CLIENTS),
+            *(FastPath(socket, lengths, 2, wire.TASKREPLY, self._fast_reply) for socket in CLIENTS),
+        )
+
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message."""
-        if len(frames) == 4 and frames[2] == wire.HEARTBEAT and socket == "backend":
-            beat = self._quick_heartbeat((socket, frames[0]), frames, now)
-            if beat is not None:
-                return (beat,)
-        elif 5 < len(frames) <= wire.MOST_FRAMES and self.state is BrokerState.ACTIVE:
-            # DEALER sockets on either side: no empty frame in front, and nothing to read but the frames themselves
-            command = frames[2]
-            key = (socket, frames[0])
-            try:
-                if command == wire.TASK and frames[1] == wire.FRONTEND:
-                    if len(frames[4]) < 256 and len(frames[5]) < 256 and key not in self.offenders.silenced:
-                        return self.dispatcher.submit(key, frames[:1], frames[3], frames[4:], now)
-                elif command == wire.TASKREPLY and frames[1] == wire.BACKEND and len(frames[5]) < 256:
-                    worker = self.dispatcher.workers.get(key)
-                    if worker is not None and worker.responsive and self._says_nothing_more(frames[3]):
-                        worker.last_seen = now
-                        return self.dispatcher.reply(key, frames[3], frames[4:], now)
-            except MalformedError as error:
-                return self._malformed(key, frames, error, now)
         return self._receive_any(socket, frames, now)
+
+    def _fast_task(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        key = (socket, frames[0])
+        if frames[1] != wire.FRONTEND or len(frames[4]) > 255 or len(frames[5]) > 255:
+            return None
+        if self._state is not BrokerState.ACTIVE or key in self.offenders.silenced:
+            return None
+        try:
+            return self.dispatcher.submit(key, frames[:1], frames[3], frames[4:], now)
+        except MalformedError as error:
+            return self._malformed(key, frames, error, now)
+
+    def _fast_reply(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        key = (socket, frames[0])
+        if frames[1] != wire.BACKEND or len(frames[5]) > 255 or self._state is not BrokerState.ACTIVE:
+            return None
+        worker = self.dispatcher.workers.get(key)
+        if worker is None or not worker.responsive or not self._says_nothing_more(frames[3]):
+            return None
+        worker.last_seen = now
+        try:
+            return self.dispatcher.reply(key, frames[3], frames[4:], now)
+        except MalformedError as error:
+            return self._malformed(key, frames, error, now)
 
     def _says_nothing_more(self, options: bytes) -> bool:
         """Tell whether a reply is a reply and nothing else: no clock to look at, nobody else waits for a sign of it."""
         return not self.negotiator.claims and (not options or (len(options) <= 128 and b'"time"' not in options))
 
-    def _quick_heartbeat(self, key: ClientKey, frames: Frames, now: float) -> Send | None:
+    def _fast_heartbeat(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        key = (socket, frames[0])
         worker = self.dispatcher.workers.get(key)
-        if worker is None or self.state is not BrokerState.ACTIVE or frames[1] != wire.BACKEND:
+        if worker is None or self._state is not BrokerState.ACTIVE or frames[1] != wire.BACKEND:
             return None
         if key in self.offenders.silenced:
             return None
         options = self.negotiator.quick_heartbeat(worker, frames[3], now)
-        return None if options is None else (key[0], (key[1], wire.BACKEND, wire.HEARTBEAT, options))
+        return None if options is None else ((socket, (key[1], wire.BACKEND, wire.HEARTBEAT, options)),)
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker, ThreadBroker
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
-from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.contract import StrictHost
 from scale0_core.testing.disabled import check_disabled, manage
 from scale0_core.testing.killing import KilledBroker
 from scale0_core.testing.programs import in_forked_child, killed_program
@@ -37,7 +37,7 @@ __all__ = [
     "SimNode",
     "SimSession",
     "SlowDisk",
-    "StrictSeat",
+    "StrictHost",
     "ThreadBroker",
     "Weather",
     "check_disabled",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from random import Random
 
-from scale0_core.container.host import SeatLimits
+from scale0_core.container.host import HostLimits
 from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
 from scale0_core.testing.simsockets import PARTNERS, Connector, SimSocket
@@ -39,7 +39,7 @@ class SimNetwork:
     (until a missing connection is tried) and ``detection`` (until both ends know that a partition has cut them
     off). How likely they go wrong is a probability: ``loss``, ``duplication`` and ``reordering`` of a message,
     ``job_failure``. Addresses are compared as text. With ``strict``, what a service raises ends the run; without,
-    its seat counts it as in a broker. With ``trace``, all that happens is kept in ``trace``.
+    its host counts it as in a broker. With ``trace``, all that happens is kept in ``trace``.
 
     A step costs the same in a network of any size: every message is counted as it moves, and all of them are counted
     where they are (``check``) only once in as many steps as there are sockets, and at the end of ``run``.
@@ -116,7 +116,7 @@ class SimNetwork:
         """All that happened, as (time, event, ...), when the network was made with ``trace=True``."""
         return self._carrier.trace or []
 
-    def add(self, name: str, factory: Factory, *, limits: SeatLimits | None = None) -> SimNode:
+    def add(self, name: str, factory: Factory, *, limits: HostLimits | None = None) -> SimNode:
         """Add a node and start it. ``factory(node)`` makes its services, now and at each restart."""
         if name in self.nodes:
             raise ValueError(f"there is a node {name!r} already")

@@ -9,11 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from scale0_core.container.connections import Connections
-from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.container.outbox import MALFORMED
 from scale0_core.service import Connect, Disconnect, Job, JobResult, Send, Service
-from scale0_core.testing.contract import StrictSeat, send_fault
+from scale0_core.testing.contract import StrictHost, send_fault
 from scale0_core.testing.frames import as_delivered
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import Carrier
@@ -42,7 +42,7 @@ class SimNode:
     """A process on a machine of its own: services, a disk, and randomness that belongs to it alone."""
 
     def __init__(
-        self, net: SimNetwork, carrier: Carrier, name: str, factory: Factory, *, strict: bool, limits: SeatLimits | None
+        self, net: SimNetwork, carrier: Carrier, name: str, factory: Factory, *, strict: bool, limits: HostLimits | None
     ) -> None:
         self.net = net
         self.name = name
@@ -51,7 +51,7 @@ class SimNode:
         self.up = False
         self.paused = False
         self.starts = 0
-        self.hosts: list[Host] = []
+        self.hosts: list[SimHost] = []
         self.post: Callable[[str, JobResult], None] = partial(self._post, 0)
         """As ``context.post``: for the services of this start, and in vain when these are gone."""
         self._carrier = carrier
@@ -67,17 +67,17 @@ class SimNode:
     @property
     def services(self) -> list[Service]:
         """The services that run now; none while the node is down."""
-        return [host.seat.service for host in self.hosts]
+        return [sim.host.service for sim in self.hosts]
 
     @property
-    def seats(self) -> list[Seat]:
-        """The seats of the services that run now, with what they have counted."""
-        return [host.seat for host in self.hosts]
+    def service_hosts(self) -> list[ServiceHost]:
+        """The hosts of the services that run now, with what they have counted."""
+        return [sim.host for sim in self.hosts]
 
     @property
     def sockets(self) -> list[SimSocket]:
         """All sockets of the services that run now."""
-        return [socket for host in self.hosts for socket in host.sockets.values()]
+        return [socket for sim in self.hosts for socket in sim.sockets.values()]
 
     def start(self) -> None:
         """Make the services and let them run."""
@@ -85,15 +85,15 @@ class SimNode:
         self.paused = False
         self.starts += 1
         self.post = partial(self._post, self.starts)
-        make_seat = StrictSeat if self._strict else Seat
+        make_host = StrictHost if self._strict else ServiceHost
         self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name, self.net.change)
+            SimHost(make_host(service, limits=self._limits), self._carrier, self.name, self.net.change)
             for service in self._factory(self)
         ]
 
     def _post(self, start: int, service: str, result: JobResult) -> None:
         for host in self.hosts if start == self.starts else ():
-            if host.seat.service.name == service:
+            if host.host.service.name == service:
                 host.post(result)
 
     def wake(self) -> None:
@@ -105,8 +105,8 @@ class SimNode:
         """End all at once: running jobs are torn, and the disk loses what was not synced."""
         self.up = False
         hosts, self.hosts = self.hosts, []
-        for host in hosts:
-            for batch in host.die():
+        for sim in hosts:
+            for batch in sim.die():
                 self._tear(batch)
         self.disk.crash(self.random)
 
@@ -123,30 +123,33 @@ class SimNode:
             run_batch(done)
 
 
-class Host:
-    """One service of a node, between its seat and its sockets."""
+class SimHost:
+    """One service of a node, between its host and its sockets."""
 
-    __slots__ = ("_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "node", "post", "seat", "sockets",)  # fmt: skip
+    __slots__ = (
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "host", "node", "post",
+        "sockets",
+    )  # fmt: skip
 
-    def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
-        self.seat = seat
+    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change) -> None:
+        self.host = host
         self.node = node
-        self.endpoints = dict(seat.service.endpoints)
+        self.endpoints = dict(host.service.endpoints)
         self.sockets = {
             name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
         }
         for name, socket in self.sockets.items():
             socket.node = node
             socket.on_lost = partial(self.peer_lost, name)
-            if isinstance(seat.service, LinkWatcher):
-                socket.on_link = partial(self._on_link, seat.service)
+            if isinstance(host.service, LinkWatcher):
+                socket.on_link = partial(self._on_link, host.service)
         self._carrier = carrier
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self._change = change
         self._draining = False
         self._lost: list[str] = []
         self._driver = driver = Driver(
-            seat,
+            host,
             carrier.agenda,
             self._send,
             job_delay=lambda: carrier.duration(carrier.weather.job_delay),
@@ -208,7 +211,7 @@ class Host:
         return self._driver.die()
 
     def _next_readable(self) -> SimSocket | None:
-        if self._driver.dead or self._driver.halted or self.seat.paused:
+        if self._driver.dead or self._driver.halted or self.host.paused:
             return None
         for socket in self.sockets.values():
             if socket.readable:
@@ -220,7 +223,7 @@ class Host:
         if frames is None:
             return
         self._carrier.counts.delivered += 1
-        self._carrier.note("deliver", self.node, self.seat.service.name, socket.name, frames)
+        self._carrier.note("deliver", self.node, self.host.service.name, socket.name, frames)
         self._driver.receive(socket.name, as_delivered(frames, socket.endpoint.blob_over))
 
     def _send(self, send: Send) -> str:

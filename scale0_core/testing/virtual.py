@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from scale0_core.container.host import Seat
+from scale0_core.container.host import ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, SendFailure
@@ -73,12 +73,12 @@ class Driver:
 
     __slots__ = (
         "_batches", "_connect", "_due", "_held_back", "_job_delay", "_run", "_send", "_settled", "agenda", "dead",
-        "deadlines", "halted", "running", "seat",
+        "deadlines", "halted", "host", "running",
     )  # fmt: skip
 
     def __init__(
         self,
-        seat: Seat,
+        host: ServiceHost,
         agenda: Agenda,
         send: Callable[[Send], str],
         *,
@@ -87,7 +87,7 @@ class Driver:
         settled: Action = bool,
         connect: Callable[[Connect | Disconnect], str] = lambda effect: "",
     ) -> None:
-        self.seat = seat
+        self.host = host
         self.agenda = agenda
         self.running: dict[int, list[Job]] = {}
         self._batches = 0
@@ -104,12 +104,12 @@ class Driver:
 
     def receive(self, socket: str, frames: Frames) -> None:
         """Give one message to the service."""
-        self.seat.receive(socket, (frames,), self.agenda.now)
+        self.host.receive(socket, (frames,), self.agenda.now)
         self.settle()
 
     def peer_lost(self, socket: str) -> None:
         """Tell the service that a connection was lost."""
-        self.seat.peer_lost(socket, self.agenda.now)
+        self.host.peer_lost(socket, self.agenda.now)
         self.settle()
 
     def post(self, result: JobResult) -> None:
@@ -118,26 +118,26 @@ class Driver:
 
     def stop(self) -> None:
         """Let the service have its last words."""
-        self.seat.stop(self.agenda.now)
+        self.host.stop(self.agenda.now)
         self.settle()
 
     def settle(self) -> None:
         """Send what waits to be sent, start the jobs that may start, and note the next deadline."""
-        seat, now = self.seat, self.agenda.now
+        host, now = self.host, self.agenda.now
         rounds = 0
-        while seat.sends:
+        while host.sends:
             rounds += 1
             if rounds > MOST_ROUNDS:
                 raise ServiceFaultError(
-                    f"service {seat.service.name} answers undelivered sends with sends, without end"
+                    f"service {host.service.name} answers undelivered sends with sends, without end"
                 )
-            sends = seat.take_sends()
-            for effect in seat.take_connections():
+            sends = host.take_sends()
+            for effect in host.take_connections():
                 if reason := self._connect(effect):
-                    seat.refused(effect, reason, now)
+                    host.refused(effect, reason, now)
             failures = [failure for failure in map(self._send_one, sends) if failure is not None]
-            seat.sent(len(sends), failures, now)
-        while seat.jobs.in_flight and (batch := seat.jobs.take()) is not None:
+            host.sent(len(sends), failures, now)
+        while host.jobs.in_flight and (batch := host.jobs.take()) is not None:
             self._batches += 1
             self.running[self._batches] = batch
             finish = partial(self._finish, self._batches)
@@ -181,15 +181,15 @@ class Driver:
     def _finish(self, number: int) -> None:
         batch = self.running.pop(number)
         results = self._run(batch)
-        self.seat.jobs.finished(batch)
+        self.host.jobs.finished(batch)
         for result in results:
-            self.seat.job_done(result, self.agenda.now)
+            self.host.job_done(result, self.agenda.now)
 
     def _take_posted(self, result: JobResult) -> None:
-        self.seat.job_done(result, self.agenda.now)
+        self.host.job_done(result, self.agenda.now)
 
     def _note_deadline(self) -> None:
-        due = self.seat.next_deadline()
+        due = self.host.next_deadline()
         if due != self._due:
             self._due = due
             if due is not None:
@@ -201,5 +201,5 @@ class Driver:
             return
         self._due = None
         self.deadlines += 1
-        self.seat.on_deadline(self.agenda.now)
+        self.host.on_deadline(self.agenda.now)
         self.settle()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scale0_core.container.host import SeatCounts
+from scale0_core.container.host import HostCounts
 from scale0_core.container.reporter import INTERVAL, Reporter
 from scale0_core.plugin_types import BatchReport, RunningBroker
 from scale0_core.service import SendFailure
@@ -87,7 +87,7 @@ def test_the_end_tells_what_was_held_back_and_the_totals(lines: Lines):
     reporter.scale0_batch(report(100.0, ("echo", LOST)))
     reporter.scale0_batch(report(100.1, ("echo", FULL)))
     lines.take()
-    counts = SeatCounts(
+    counts = HostCounts(
         received=9, sent=7, errors=1, jobs=3, jobs_failed=2, slow=4,
         undelivered=Counter({("front", "EAGAIN"): 1, ("front", "EHOSTUNREACH"): 1}),
         dropped=Counter({"quarantined": 6}),
@@ -102,7 +102,7 @@ def test_the_end_tells_what_was_held_back_and_the_totals(lines: Lines):
 
 
 def test_totals_of_a_service_that_lost_nothing_name_no_reasons(lines: Lines):
-    Reporter().scale0_stopping(RunningBroker(name="main", wire="pure", addresses={}, counts={"echo": SeatCounts()}))
+    Reporter().scale0_stopping(RunningBroker(name="main", wire="pure", addresses={}, counts={"echo": HostCounts()}))
     ((_, totals),) = lines.take()
     assert (totals["dropped"], totals["undelivered"]) == (0, 0)
     assert not {"dropped_by", "undelivered_by"} & set(totals)

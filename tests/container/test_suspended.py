@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scale0_core.container.host import Seat
+from scale0_core.container.host import ServiceHost
 from scale0_core.network.door import make_seat
 from scale0_core.service import Endpoint, Frames, Job, JobResult
 
@@ -60,105 +60,109 @@ def shop() -> Shop:
 
 
 @pytest.fixture
-def seat(shop: Shop) -> Seat:
-    return Seat(shop)
+def host(shop: Shop) -> ServiceHost:
+    return ServiceHost(shop)
 
 
-def test_what_peers_send_is_dropped_and_counted_by_the_reason(seat: Seat, shop: Shop):
-    seat.suspend("disabled")
-    seat.receive("front", [ASKED, ASKED], 1.0)
-    assert (shop.seen, seat.counts.received, seat.counts.dropped) == ([], 2, {"disabled": 2})
-    seat.suspend("")
-    seat.receive("front", [ASKED], 2.0)
-    assert (shop.seen, seat.counts.received, seat.counts.dropped) == ([ASKED], 3, {"disabled": 2})
+def test_what_peers_send_is_dropped_and_counted_by_the_reason(host: ServiceHost, shop: Shop):
+    host.suspend("disabled")
+    host.receive("front", [ASKED, ASKED], 1.0)
+    assert (shop.seen, host.counts.received, host.counts.dropped) == ([], 2, {"disabled": 2})
+    host.suspend("")
+    host.receive("front", [ASKED], 2.0)
+    assert (shop.seen, host.counts.received, host.counts.dropped) == ([ASKED], 3, {"disabled": 2})
 
 
 @pytest.mark.parametrize(("at", "leaves"), [(10.9, True), (11.0, False)])
-def test_what_was_taken_before_is_answered_until_the_drain_is_over(seat: Seat, shop: Shop, at: float, leaves: bool):
-    seat.receive("front", [ASKED], 1.0)
-    seat.take_sends()
-    (job,) = seat.jobs.take() or ()
-    seat.suspend("disabled", 11.0)
-    seat.job_done(JobResult(job.token, b""), at)
+def test_what_was_taken_before_is_answered_until_the_drain_is_over(
+    host: ServiceHost, shop: Shop, at: float, leaves: bool
+):
+    host.receive("front", [ASKED], 1.0)
+    host.take_sends()
+    (job,) = host.jobs.take() or ()
+    host.suspend("disabled", 11.0)
+    host.job_done(JobResult(job.token, b""), at)
     answer = (b"peer", b"", b"done")
-    assert seat.take_sends() == ([("front", answer)] if leaves else [])
+    assert host.take_sends() == ([("front", answer)] if leaves else [])
     assert shop.back == ([] if leaves else [(answer, "EHOSTUNREACH")]), "to the service the peer is gone"
-    assert seat.counts.undelivered == ({} if leaves else {("front", "disabled"): 1})
+    assert host.counts.undelivered == ({} if leaves else {("front", "disabled"): 1})
 
 
-def test_deadlines_go_on_and_their_messages_stay_here(seat: Seat, shop: Shop):
-    seat.suspend("disabled")
+def test_deadlines_go_on_and_their_messages_stay_here(host: ServiceHost, shop: Shop):
+    host.suspend("disabled")
     shop.due = 5.0
-    assert seat.next_deadline() == 5.0
-    seat.on_deadline(5.0)
-    assert (seat.take_sends(), shop.due) == ([], None)
-    assert seat.counts.undelivered == {("front", "disabled"): 1}
+    assert host.next_deadline() == 5.0
+    host.on_deadline(5.0)
+    assert (host.take_sends(), shop.due) == ([], None)
+    assert host.counts.undelivered == {("front", "disabled"): 1}
 
 
-def test_nothing_is_published_though_answers_still_leave(seat: Seat, shop: Shop):
+def test_nothing_is_published_though_answers_still_leave(host: ServiceHost, shop: Shop):
     answer, news = ("front", (b"peer", b"", b"done")), ("news", (b"topic", b"text"))
-    seat.suspend("disabled", 11.0)
-    seat.sends += [answer, news]
-    assert seat.take_sends() == [answer]
-    assert (shop.back, seat.counts.undelivered) == ([(news[1], "EHOSTUNREACH")], {("news", "disabled"): 1})
-    seat.suspend("")
-    seat.sends += [answer, news]
-    assert seat.take_sends() == [answer, news]
+    host.suspend("disabled", 11.0)
+    host.sends += [answer, news]
+    assert host.take_sends() == [answer]
+    assert (shop.back, host.counts.undelivered) == ([(news[1], "EHOSTUNREACH")], {("news", "disabled"): 1})
+    host.suspend("")
+    host.sends += [answer, news]
+    assert host.take_sends() == [answer, news]
 
 
 @pytest.mark.parametrize("socket", ["", 7, [], None], ids=repr)
-def test_a_send_by_a_socket_that_is_none_is_told_as_ever(seat: Seat, socket: object):
-    seat.suspend("disabled", -1.0)
-    seat.sends.append((socket, (b"peer",)))  # type: ignore[arg-type]
-    seat.take_sends()
-    assert seat.take_sends() == []
+def test_a_send_by_a_socket_that_is_none_is_told_as_ever(host: ServiceHost, socket: object):
+    host.suspend("disabled", -1.0)
+    host.sends.append((socket, (b"peer",)))  # type: ignore[arg-type]
+    host.take_sends()
+    assert host.take_sends() == []
 
 
 @pytest.mark.parametrize(("at", "taken"), [(10.9, True), (11.0, False)])
-def test_answers_to_its_own_questions_are_taken_until_the_drain_is_over(seat: Seat, shop: Shop, at: float, taken: bool):
-    seat.suspend("disabled", 11.0)
-    seat.receive("out", [(b"answer",)], at)
+def test_answers_to_its_own_questions_are_taken_until_the_drain_is_over(
+    host: ServiceHost, shop: Shop, at: float, taken: bool
+):
+    host.suspend("disabled", 11.0)
+    host.receive("out", [(b"answer",)], at)
     assert shop.seen == ([(b"answer",)] if taken else [])
 
 
 @pytest.mark.parametrize(("at", "taken"), [(10.9, True), (11.0, False)])
 def test_messages_that_finish_something_are_taken_until_the_drain_is_over(
-    seat: Seat, shop: Shop, at: float, taken: bool
+    host: ServiceHost, shop: Shop, at: float, taken: bool
 ):
-    seat.suspend("disabled", 11.0)
+    host.suspend("disabled", 11.0)
     reply = (b"worker", b"", b"reply")
-    seat.receive("front", [ASKED, reply, ASKED], at)
+    host.receive("front", [ASKED, reply, ASKED], at)
     assert shop.seen == ([reply] if taken else [])
-    assert seat.counts.dropped == {"disabled": 2 if taken else 3}
-    assert seat.counts.received == 3
+    assert host.counts.dropped == {"disabled": 2 if taken else 3}
+    assert host.counts.received == 3
 
 
-def test_a_service_that_cannot_tell_what_finishes_something_gets_nothing(seat: Seat, shop: Shop):
+def test_a_service_that_cannot_tell_what_finishes_something_gets_nothing(host: ServiceHost, shop: Shop):
     shop.confused = True
-    seat.suspend("disabled", 11.0)
-    seat.receive("front", [(b"worker", b"", b"reply")], 1.0)
-    assert (shop.seen, seat.counts.errors, seat.counts.dropped) == ([], 1, {"disabled": 1})
+    host.suspend("disabled", 11.0)
+    host.receive("front", [(b"worker", b"", b"reply")], 1.0)
+    assert (shop.seen, host.counts.errors, host.counts.dropped) == ([], 1, {"disabled": 1})
 
 
-def test_a_malformed_send_is_told_as_ever(seat: Seat):
-    seat.suspend("disabled")
-    seat.sends.append("nonsense")  # type: ignore[arg-type]
-    assert seat.take_sends() == ["nonsense"]
+def test_a_malformed_send_is_told_as_ever(host: ServiceHost):
+    host.suspend("disabled")
+    host.sends.append("nonsense")  # type: ignore[arg-type]
+    assert host.take_sends() == ["nonsense"]
 
 
-def test_no_fast_path_while_suspended(seat: Seat):
-    assert seat.may_rush
-    seat.suspend("joining")
-    assert not seat.may_rush
+def test_no_fast_path_while_suspended(host: ServiceHost):
+    assert host.may_rush
+    host.suspend("joining")
+    assert not host.may_rush
 
 
 def test_tasks_come_from_the_broker_itself_which_knows_its_state(shop: Shop):
-    seat = make_seat(shop, b"s" * 16)
+    host = make_seat(shop, b"s" * 16)
     answers: list[Frames] = []
-    seat.answer = lambda frames, now: answers.append(frames)  # type: ignore[attr-defined]
-    seat.suspend("disabled")
-    seat.take_task((b"shop", b"S0W01", b"TASK", b"", b"shop", b"1", b"hello"), 1.0)  # type: ignore[attr-defined]
-    seat.take_sends()
-    (job,) = seat.jobs.take() or ()
-    seat.job_done(JobResult(job.token, b""), 2.0)
-    assert (seat.take_sends(), [frames[-1] for frames in answers]) == ([], [b"done"])
+    host.answer = lambda frames, now: answers.append(frames)  # type: ignore[attr-defined]
+    host.suspend("disabled")
+    host.take_task((b"shop", b"S0W01", b"TASK", b"", b"shop", b"1", b"hello"), 1.0)  # type: ignore[attr-defined]
+    host.take_sends()
+    (job,) = host.jobs.take() or ()
+    host.job_done(JobResult(job.token, b""), 2.0)
+    assert (host.take_sends(), [frames[-1] for frames in answers]) == ([], [b"done"])

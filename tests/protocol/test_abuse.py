@@ -97,8 +97,8 @@ def test_a_million_messages(talk, monkeypatch: pytest.MonkeyPatch):
             script.sent.clear()
             script._unexpected.clear()
             weights.append(weigh(script.broker))
-    assert script._driver.seat.counts.received == 1_000_000
-    assert script._driver.seat.counts.errors == 0
+    assert script._driver.host.counts.received == 1_000_000
+    assert script._driver.host.counts.errors == 0
     assert weights[-1] < 1.5 * weights[1] + 1000, weights
 
 

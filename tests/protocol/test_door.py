@@ -1,6 +1,6 @@
 """Services of plugins as workers of the broker: doors, on virtual time.
 
-The broker's own service and the seat of the service are real; messages between them take no time.
+The broker's own service and the host of the service are real; messages between them take no time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.container.host import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.container.registry import Provider
 from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.network.hosting import WINDOW
@@ -76,28 +76,28 @@ class Shop:
 
 
 class Link:
-    """A seat with a door, tied to a broker to talk to."""
+    """A host with a door, tied to a broker to talk to."""
 
-    def __init__(self, broker: Any, limits: SeatLimits | None = None) -> None:
+    def __init__(self, broker: Any, limits: HostLimits | None = None) -> None:
         self.shop, self.broker = Shop(), broker
         self.to_peers: list[Frames] = []
         broker.registry.put(Provider(service="shop", provider="b1", kind="hosted", state="responsive"))
         own = make_seat(broker.broker, b"")
-        seat = make_seat(self.shop, SECRET, limits=limits)
+        host = make_seat(self.shop, SECRET, limits=limits)
         assert isinstance(own, BrokerSeat)
-        assert isinstance(seat, SeatWithDoor)
-        self.seat, broker._driver.seat = seat, own
-        self.driver = Driver(seat, broker._agenda, self._from_seat)
-        own.pass_in = lambda seat, frames, now: self.at(partial(self._pass_in, frames))
-        own.open_door(seat, "b1", broker.now)
-        answer = seat.answer
+        assert isinstance(host, SeatWithDoor)
+        self.host, broker._driver.host = host, own
+        self.driver = Driver(host, broker._agenda, self._from_seat)
+        own.pass_in = lambda host, frames, now: self.at(partial(self._pass_in, frames))
+        own.open_door(host, "b1", broker.now)
+        answer = host.answer
         assert answer is not None
-        seat.answer = lambda frames, now: (answer(frames, now), self.at(broker._driver.settle))  # type: ignore[assignment]
+        host.answer = lambda frames, now: (answer(frames, now), self.at(broker._driver.settle))  # type: ignore[assignment]
         broker._driver.settle()
         broker.heard()
 
     def _pass_in(self, frames: Frames) -> None:
-        self.seat.take_task(frames, self.broker.now)
+        self.host.take_task(frames, self.broker.now)
         self.driver.settle()
 
     def _from_seat(self, send: Send) -> str:
@@ -136,7 +136,7 @@ def test_a_task_is_a_request_and_its_answer_the_reply(broker, link):
     ticket, empty, *body = link.shop.asked[0]
     assert (ticket[:1], empty, body) == (b"\0", b"", [b"ECHO", b"hello", b"you"])
     assert SECRET in ticket
-    assert (link.seat.counts.received, link.seat.counts.sent) == (1, 1)
+    assert (link.host.counts.received, link.host.counts.sent) == (1, 1)
 
 
 def test_peers_and_tasks_are_served_side_by_side(broker, link):
@@ -177,7 +177,7 @@ def test_what_the_service_does_wrong_is_an_error_of_the_task(broker, link, word,
 
 def test_what_is_no_send_at_all_is_counted_and_harms_no_task(broker, link):
     (reply,) = broker.task("c", "shop", "1", b"ODD", b"x")
-    assert (reply.body[2:], link.seat.counts.errors) == ((b"x",), 1)
+    assert (reply.body[2:], link.host.counts.errors) == ((b"x",), 1)
 
 
 def test_whatever_can_be_sent_is_an_answer(broker, link):
@@ -188,7 +188,7 @@ def test_whatever_can_be_sent_is_an_answer(broker, link):
 def test_what_is_malformed_is_the_services_fault_and_the_task_ends_in_time(broker, link):
     assert broker.task("c", "shop", "1", b"LIST", timeout=1000) == []
     broker.sleep(1.2)
-    assert (broker.heard()[0].code, link.seat.counts.errors) == (504, 1)
+    assert (broker.heard()[0].code, link.host.counts.errors) == (504, 1)
 
 
 def test_a_task_larger_than_the_service_takes_is_refused(broker, link):
@@ -204,7 +204,7 @@ def test_a_task_ends_in_time_and_a_late_answer_goes_to_nobody(broker, link):
     broker.sleep(1.2)
     (error,) = [message for message in broker.heard() if message.to == "c"]
     assert (error.command, error.code) == ("ERROR", 504)
-    assert link.seat.open_tasks == 0
+    assert link.host.open_tasks == 0
     assert [len(worker.in_hand) for worker in broker.broker.dispatcher.workers.values()] == [0]  # there is room again
     broker.sleep(20)
     assert [message for message in broker.heard() if message.to == "c"] == []
@@ -215,15 +215,15 @@ def test_a_task_ends_in_time_and_a_late_answer_goes_to_nobody(broker, link):
 def test_a_task_is_forgotten_when_the_broker_has_given_up_on_it(broker, link, options, seconds):
     broker.task("c", "shop", "1", b"SILENT", **options)
     broker.sleep(max(seconds - 0.1, 0))
-    assert link.seat.open_tasks == 1
+    assert link.host.open_tasks == 1
     broker.sleep(0.3)
-    assert link.seat.open_tasks == 0
+    assert link.host.open_tasks == 0
 
 
 def test_a_service_has_only_so_many_tasks_in_hand(broker, link):
     for number in range(WINDOW + 5):
         broker.task("c", "shop", str(number), b"SILENT", timeout=5000)
-    assert (link.seat.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
+    assert (link.host.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
     broker.sleep(5.2)
     assert broker.task("c", "shop", "again", b"ECHO", b"x")[-1].body[2:] == (b"x",)
 
@@ -289,11 +289,11 @@ def test_an_identity_like_its_own_is_free_for_a_worker(broker, link):
 
 def test_tasks_that_may_be_repeated_go_to_others_when_it_is_put_out(talk):
     broker = talk()
-    link = Link(broker, SeatLimits(errors=1))
+    link = Link(broker, HostLimits(errors=1))
     broker.join("w", "shop", window=9)
     taken = [broker.task("c", "shop", str(number), b"RAISE", retry=True) for number in range(2)]
     assert sorted(messages[0].command for messages in taken) == ["TASK", "TASKREPLY"]
-    assert link.seat.quarantined
+    assert link.host.quarantined
     assert {broker.given("c", "shop", str(number)).to for number in range(5, 9)} == {"w"}
 
 
@@ -319,12 +319,12 @@ def test_a_broker_that_does_not_manage_the_service_gives_it_no_tasks(talk):
 
 def test_a_quarantined_service_ends_its_tasks_and_leaves(talk):
     broker = talk()
-    link = Link(broker, SeatLimits(errors=2))
+    link = Link(broker, HostLimits(errors=2))
     broker.task("c", "shop", "1", b"SILENT")
     assert broker.task("c", "shop", "2", b"RAISE")[0].code == 500
     ends = {message.number: message.code for message in broker.task("c", "shop", "3", b"RAISE")}
     assert ends == {"1": 503, "3": 503}
-    assert (link.seat.quarantined, link.takes_tasks, broker.state_of("b1.shop")) == (True, False, None)
+    assert (link.host.quarantined, link.takes_tasks, broker.state_of("b1.shop")) == (True, False, None)
     assert broker.task("c", "shop", "4", b"ECHO", b"x")[0].code == 503
 
 
@@ -332,17 +332,17 @@ def test_a_quarantined_service_ends_its_tasks_and_leaves(talk):
 
 
 def test_seats_look_for_tasks_and_answers_only_while_there_are_some(broker, link):
-    """Nothing is different for requests from peers: the very same methods are called as at any seat."""
-    seats = (link.seat, broker._driver.seat)
-    untouched = [seat.take_sends.__func__ for seat in seats]
-    assert untouched == [Seat.take_sends] * 2
+    """Nothing is different for requests from peers: the very same methods are called as at any host."""
+    hosts = (link.host, broker._driver.host)
+    untouched = [host.take_sends.__func__ for host in hosts]
+    assert untouched == [ServiceHost.take_sends] * 2
     broker.task("c", "shop", "1", b"LATER", b"1", b"x")
-    assert link.seat.take_sends.__func__ is not Seat.take_sends
+    assert link.host.take_sends.__func__ is not ServiceHost.take_sends
     broker.sleep(2)
-    assert [seat.take_sends.__func__ for seat in seats] == untouched
+    assert [host.take_sends.__func__ for host in hosts] == untouched
     for name in ("receive", "next_deadline", "on_deadline", "sent", "take_sends"):
-        assert getattr(SeatWithDoor, name) is getattr(Seat, name)
-        assert getattr(BrokerSeat, name) is getattr(Seat, name)
+        assert getattr(SeatWithDoor, name) is getattr(ServiceHost, name)
+        assert getattr(BrokerSeat, name) is getattr(ServiceHost, name)
 
 
 # --- which services have a door ---------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_one_router_takes_tasks():
     with pytest.raises(ValueError, match="only one socket"):
         make_seat(shop, SECRET)
     shop.endpoints = {"requests": Endpoint(kind="ROUTER")}
-    assert type(make_seat(shop, SECRET)) is Seat
+    assert type(make_seat(shop, SECRET)) is ServiceHost
 
 
 # --- anything at all --------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_one_router_takes_tasks():
 @pytest.mark.parametrize("seed", range(5))
 def test_every_task_ends_exactly_once(talk, seed):
     random, broker = Random(seed), talk()
-    link = Link(broker, SeatLimits(errors=10_000))
+    link = Link(broker, HostLimits(errors=10_000))
     words = (
         b"ECHO",
         b"LATER",
@@ -392,7 +392,7 @@ def test_every_task_ends_exactly_once(talk, seed):
     heard += broker.heard()
     ends = [message.number for message in heard if message.command in ("TASKREPLY", "ERROR")]
     assert sorted(ends, key=int) == numbers
-    assert link.seat.open_tasks == 0
+    assert link.host.open_tasks == 0
     assert {len(worker.in_hand) for worker in broker.broker.dispatcher.workers.values()} == {0}
 
 
@@ -403,29 +403,29 @@ def test_a_cancelled_task_of_a_hosted_service_makes_room_and_its_answer_goes_now
     for number in range(WINDOW):
         broker.task("c", "shop", str(number), b"LATER", b"5", b"late")
     broker.task("c", "shop", "waits", b"ECHO", b"hello")
-    assert (link.seat.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
+    assert (link.host.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
     broker.say("frontend", "c", "CANCEL", "shop", "0")
     (reply,) = [message for message in broker.heard() if message.command == "TASKREPLY"]
     assert (reply.number, reply.body[2:]) == ("waits", (b"hello",))
     broker.sleep(6)
     numbers = [message.number for message in broker.heard() if message.command == "TASKREPLY"]
     assert sorted(map(int, numbers)) == list(range(1, WINDOW))
-    assert (link.seat.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+    assert (link.host.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
 
 
 def test_what_a_lost_client_had_open_at_a_hosted_service_is_let_go(broker, link):
     broker.task("c", "shop", "1", b"SILENT")
     broker.say("frontend", "c", "DISCONNECT")
-    assert (link.seat.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+    assert (link.host.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
     assert link.takes_tasks
 
 
 def test_a_task_that_is_cancelled_before_it_is_passed_in_never_is(broker, link):
     frames = (b"c", b"S0C01", b"TASK", b"", b"shop", b"1", b"SILENT")
-    broker._driver.seat.receive("frontend", [frames, (b"c", b"S0C01", b"CANCEL", b"", b"shop", b"1")], broker.now)
+    broker._driver.host.receive("frontend", [frames, (b"c", b"S0C01", b"CANCEL", b"", b"shop", b"1")], broker.now)
     broker._driver.settle()
     broker.sleep(0)
-    assert (link.shop.asked, link.seat.open_tasks) == ([], 0)
+    assert (link.shop.asked, link.host.open_tasks) == ([], 0)
 
 
 def test_the_log_of_a_service_that_raised_has_the_task_and_the_traceback(broker, link, caplog):

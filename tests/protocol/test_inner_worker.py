@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_core.container.host import Seat
+from scale0_core.container.host import ServiceHost
 from scale0_core.network.inner_worker import LARGEST_FRAME, MOST_FRAMES, RETRY_AFTER, InnerTask, InnerWorker
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import Endpoint, Frames, Send, SocketKind
@@ -56,7 +56,7 @@ class Link:
         self.said: list[Frames] = []
         self.refuses = ""
         self._pass_on, broker._driver._send = broker._driver._send, self._from_broker
-        self.driver = Driver(Seat(self.copier), broker._agenda, self._from_copier)
+        self.driver = Driver(ServiceHost(self.copier), broker._agenda, self._from_copier)
         self.driver.settle()
         broker.sleep(0)
         broker.heard()
@@ -139,7 +139,7 @@ def test_services_come_and_go(broker, link):
     link.offer("copy", "more")
     assert copies(broker, service="more")
     assert [entry.service for entry in broker.registry.providers()] == ["copy", "more"]
-    link.driver.seat.service.worker.offer([], broker.now)
+    link.driver.host.service.worker.offer([], broker.now)
     for send in [*link.copier.worker.offer(["again"], broker.now)]:
         link._from_copier(send)
     broker.sleep(0)

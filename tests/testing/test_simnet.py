@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from scale0_core.container.host import SeatLimits
+from scale0_core.container.host import HostLimits
 from scale0_core.service import Endpoint, Job
 from scale0_core.testing import SimFailure, SimNetwork, Weather
 
@@ -287,10 +287,10 @@ def test_what_a_service_raises_ends_a_strict_run(service, message):
 def test_without_strict_the_seat_counts_as_in_a_broker():
     net = broken_network(Broken, strict=False)
     net.run(2)
-    seat = net.nodes["hub"].seats[0]
-    assert seat.quarantined
-    assert seat.counts.errors == 10
-    assert seat.counts.dropped == {"quarantined": 40}
+    host = net.nodes["hub"].service_hosts[0]
+    assert host.quarantined
+    assert host.counts.errors == 10
+    assert host.counts.dropped == {"quarantined": 40}
     assert net.counts.delivered == 50
 
 
@@ -298,7 +298,7 @@ def test_malformed_sends_are_counted():
     net = broken_network(Malformed, strict=False)
     net.run(2)
     assert net.counts.dropped["malformed"] >= 10
-    assert net.nodes["hub"].seats[0].quarantined
+    assert net.nodes["hub"].service_hosts[0].quarantined
 
 
 class Slow(Echo):
@@ -319,7 +319,7 @@ def test_jobs_take_time_and_keep_the_order_of_their_key():
     net.add("hub", lambda node: [Slow()])
     net.add("client0", lambda node: [Client(10)])
     net.run(0.2)
-    assert net.nodes["hub"].seats[0].jobs.in_flight > 0
+    assert net.nodes["hub"].service_hosts[0].jobs.in_flight > 0
     net.run(5)
     assert client(net).answers == list(range(1, 11))
 
@@ -329,7 +329,7 @@ def test_jobs_fail():
     net.add("hub", lambda node: [Slow()])
     net.add("client0", lambda node: [Client(100)])
     net.run(5)
-    failed = net.nodes["hub"].seats[0].counts.jobs_failed
+    failed = net.nodes["hub"].service_hosts[0].counts.jobs_failed
     assert 10 < failed < 60
     assert client(net).answers.count(-1) == failed
 
@@ -356,12 +356,12 @@ def test_jobs_of_a_killed_node_do_not_go_on():
 def test_a_seat_with_too_many_jobs_gets_no_messages_meanwhile():
     most = 0
     net = SimNetwork(1, job_delay=(0.1, 0.1))
-    net.add("hub", lambda node: [Slow()], limits=SeatLimits(jobs=2))
+    net.add("hub", lambda node: [Slow()], limits=HostLimits(jobs=2))
     net.add("client0", lambda node: [Client(20)])
 
     def few_jobs():
         nonlocal most
-        most = max(most, net.nodes["hub"].seats[0].jobs.in_flight)
+        most = max(most, net.nodes["hub"].service_hosts[0].jobs.in_flight)
 
     net.invariant(few_jobs)
     net.run(0.5)

@@ -22,7 +22,7 @@ TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
 @attrs.define
 class Counts:
-    """As much of a seat's counts as is looked at."""
+    """As much of a host's counts as is looked at."""
 
     received: int = 0
     dropped: Counter = attrs.field(factory=Counter)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from scale0_core.api import Effect, Frames
 from scale0_majordomo.service.desk import Service, Worker
-from scale0_majordomo.service.records import NEVER
+from scale0_majordomo.service.queues import NEVER
 
 SOCKET = "requests"
 

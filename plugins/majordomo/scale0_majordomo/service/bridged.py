@@ -9,9 +9,8 @@ from scale0_core.api import Change, Effect, Frames, InnerCancel, InnerTask, Prov
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import Dialect, Said, Terms, Word
 from scale0_majordomo.service.bridge import TASKS, TIMED_OUT, Answer, Bridge, fits
-from scale0_majordomo.service.desk import Parts, Request, Worker
+from scale0_majordomo.service.desk import Inside, Outcome, Parts, Request, Worker
 from scale0_majordomo.service.majordomo import NO_TERMS, SOCKET, MajordomoService
-from scale0_majordomo.service.records import Inside, Outcome
 from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
 

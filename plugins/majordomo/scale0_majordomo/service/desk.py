@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
+from typing import NamedTuple
 from zlib import crc32
 
-from scale0_core.api import Frames, printable
+from scale0_core.api import Effect, Frames, printable
 from scale0_majordomo.dialects import Dialect, worker_head
-from scale0_majordomo.service.express import FairQueue, RequestBase, ServiceBase, Share, WorkerBase
-from scale0_majordomo.service.records import NEVER
+from scale0_majordomo.service.queues import NEVER, FairQueue, Line, Share
 from scale0_majordomo.settings import ServiceSettings
 
 DRAINING = -1
@@ -20,7 +20,7 @@ SPARE = 64
 """So many dead entries are left where they stand, before a tidy-up is worth it."""
 
 REQUEST_OVERHEAD, FRAME_OVERHEAD = 448, 64
-"""Bytes of memory that a request takes beside its body, and each frame of its body; ``_express.c`` has the same."""
+"""Bytes of memory that a request takes beside its body, and each frame of its body."""
 SHARE_OF_FREE = 4
 """A client may have so many times as much waiting at a service as there is room left: four fifths if it is alone."""
 
@@ -34,6 +34,17 @@ Of its requests each ends as one of ``replies``, ``errors`` (its worker said so)
 ``cancelled``, ``failed`` (its workers died) or ``abandoned`` (its client is gone). ``late`` are replies that nobody
 waited for any more, ``retried`` are repetitions.
 """
+
+
+class Outcome(NamedTuple):
+    """How a request ended: with a reply, or with an error if there is a code."""
+
+    body: Frames
+    code: int = 0
+    reason: str = ""
+
+
+Inside = Callable[[Outcome, float], Iterable[Effect]]
 
 
 def weigh(body: Frames) -> int:
@@ -58,10 +69,51 @@ class Parts:
         self.size += sum(map(len, body))
 
 
-class Request(RequestBase):
+class Request:
     """What a client asked for; it is kept until it is answered."""
 
-    __slots__ = ()
+    # Most requests need no other value of these and are never asked for them; in __init__ each would cost its time.
+    address: bytes
+    """What the worker knows it by."""
+    dialect: Dialect
+    back: Frames
+    """The frames of the final reply up to its options or body; the first is the client's routing id."""
+    service: Service
+    body: Frames
+    worker: Worker | None = None
+    given = NEVER
+    """When it was given to its worker."""
+    tries = 0
+    done = False
+    parts: Parts | None = None
+    open_as: Frames = ()
+    """What the client knows it by: envelope and id, where it has one."""
+    options = b""
+    streamed = False
+    """Whether its client has got a part of the reply already."""
+    passed_on = 0
+    """Bytes of these parts, while somebody observes."""
+    size = 0
+    due = NEVER
+    """When it has waited for too long."""
+    timed = False
+    """Whether it stands among the timers."""
+    ends = NEVER
+    """When its client's time is over, if that said so."""
+    unsent = False
+    """Whether it is known not to have reached its last worker."""
+    line: Line | None = None
+    """Where it waits."""
+    share: Share | None = None
+    """What its client has waiting at the service, while it waits itself."""
+    retry: bool | None = None
+    """What the client says about repetitions; None leaves it to the service."""
+    priority = 0
+    key = b""
+    inside: Inside | None = None
+    """Takes the outcome, where the client is in the broker itself."""
+    part: Callable[[Frames], Iterable[Effect]] | None = None
+    """Takes a part of the reply, where a client in the broker wants it as it comes."""
 
     def __init__(self, address: bytes, dialect: Dialect, back: Frames, service: Service, body: Frames) -> None:
         self.address = address
@@ -78,10 +130,25 @@ class Request(RequestBase):
         return self.unsent or (wanted and not self.streamed and self.tries < settings.max_tries)
 
 
-class Worker(WorkerBase):
+class Worker:
     """Somebody who offers a service."""
 
-    __slots__ = ("backlog", "beat_told", "envelope", "joined", "label", "name", "peer", "point")
+    __slots__ = (
+        "backlog", "beat_told", "credit", "dialect", "envelope", "head", "heard", "in_hand", "joined", "label", "name",
+        "peer", "point", "queued", "sent", "service",
+    )  # fmt: skip
+
+    dialect: Dialect
+    head: Frames
+    """The frames in front of a request's address."""
+    service: Service
+    credit: int
+    """How many requests it may have in hand; none when it is gone, ``DRAINING`` when it is about to go."""
+    in_hand: dict[bytes, Request]
+    heard: float
+    sent: float
+    queued: bool
+    """Whether it stands among those that are ready."""
 
     def __init__(
         self, peer: bytes, dialect: Dialect, envelope: Frames, service: Service, credit: int, now: float
@@ -112,7 +179,7 @@ class Worker(WorkerBase):
         return (*self.head, request.address, b"", *request.body)
 
 
-class Service(ServiceBase):
+class Service:
     """A name, those who offer it, and what waits for them.
 
     A request waits in one of three places, each of which serves clients in turn: ``queue``; one of ``levels``, instead,
@@ -121,8 +188,31 @@ class Service(ServiceBase):
     """
 
     __slots__ = (
-        "_order", "counts", "draining", "label", "levels", "name", "settings", "sticky", "workers",
+        "_order", "counts", "draining", "expiry", "held", "label", "levels", "max_bytes", "max_waiting", "name",
+        "next_due", "queue", "queue_bytes", "quick", "ready", "replies", "requests", "settings", "shares", "simple",
+        "sticky", "waiting", "workers",
     )  # fmt: skip
+
+    quick: bool
+    """Whether the worker that is ready longest gets a request that needs not wait."""
+    simple: bool
+    """Whether a new request waits at the end of the queue, whatever it is."""
+    expiry: float
+    max_waiting: int
+    max_bytes: int
+    ready: deque[Worker]
+    """Those with room for a request, longest idle first; some may have gone, or have no room any more."""
+    queue: FairQueue
+    shares: dict[bytes, Share]
+    """What clients have waiting, by routing id; who has nothing is not there."""
+    held: Mapping[bytes, object]
+    """Clients of all services that read too slowly."""
+    waiting: int
+    queue_bytes: int
+    next_due: float
+    """No request that waits is due before."""
+    requests: int
+    replies: int
 
     def __init__(self, name: bytes, settings: ServiceSettings, held: Mapping[bytes, object]) -> None:
         self.name = name

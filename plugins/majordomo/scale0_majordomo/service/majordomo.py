@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from scale0_core.api import KIB, Effect, Endpoint, Frames, JobResult, Send, SocketKind, get_logger, printable
+from scale0_core.api import KIB, Effect, Endpoint, FastPath, Frames, JobResult, SocketKind, get_logger, printable
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.service import mmi
 from scale0_majordomo.service.backpressure import Backpressure
-from scale0_majordomo.service.desk import COUNTS, DRAINING, LONGEST_LABEL, SPARE, Parts, Request, Service, Worker, weigh
-from scale0_majordomo.service.express import make_express
-from scale0_majordomo.service.records import NEVER, Outcome
+from scale0_majordomo.service.desk import (
+    COUNTS,
+    DRAINING,
+    LONGEST_LABEL,
+    SPARE,
+    Outcome,
+    Parts,
+    Request,
+    Service,
+    Worker,
+    weigh,
+)
+from scale0_majordomo.service.queues import NEVER
 from scale0_majordomo.service.telling import Observed
 from scale0_majordomo.service.titanic import Titanic
 from scale0_majordomo.service.titanic_store import Store
@@ -26,6 +36,8 @@ LOG = get_logger("plugin.majordomo")
 
 SOCKET = "requests"
 MMI = mmi.PREFIX
+ANY_BODY = range(5, 1025)
+"""Frames of a message with a body of any length."""
 MAX_CREDIT = 10_000
 MAX_TOLD = 10_000
 HIGH_WATER = 20_000
@@ -92,12 +104,6 @@ class MajordomoService(Observed, Backpressure):
         self._late = {}
         self._refusals_logged = -NEVER
         self._now = 0.0
-        self._express = make_express and make_express(
-            services=self._services, workers=self._workers, addresses=self._addresses, request_type=Request,
-            socket=SOCKET, receive=self.receive, expect_due=self._expect_due, mdp01=MDP01, mdp02=MDP02,
-        )  # fmt: skip
-        if self._express is not None:
-            self.receive_batch = self._express.receive_batch  # type: ignore[method-assign]
         self._titanic = self._make_titanic(settings, store)
         self._told: dict[bytes, None] = {}
         """Unknown workers that were told to DISCONNECT."""
@@ -108,58 +114,64 @@ class MajordomoService(Observed, Backpressure):
 
     # --- what the core calls ------------------------------------------------------------------------------------------
 
-    def receive_batch(
-        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
-    ) -> None:
-        """Take messages; where there is an express, it does this instead, and lets final replies wait for more."""
-        for frames in messages:
-            effects.extend(self.receive(socket, frames, now))
+    @property
+    def fast_paths(self) -> Iterable[FastPath]:
+        """Requests and final replies of each dialect, to services and from workers that are known."""
+        return (
+            FastPath(SOCKET, ANY_BODY, 2, b"MDPC01", self._fast_request),
+            FastPath(SOCKET, ANY_BODY, 2, b"MDPW01", self._fast_reply),
+            FastPath(SOCKET, ANY_BODY, 2, b"\x04", self._fast_modern_reply),
+            FastPath(SOCKET, ANY_BODY, 1, b"S0MC01", self._fast_own_request),
+        )
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
-        """Take one message. What comes most often is recognised here, all else is read in full."""
-        if socket != SOCKET:
-            return self._receive_elsewhere(socket, frames, now)
-        if len(frames) > 4:
-            header = frames[1]
-            if not header:
-                if frames[2] == b"MDPC01":
-                    name = frames[3]
-                    service = self._services.get(name) if type(name) is bytes else None
-                    if service is not None:
-                        address = b"%d" % next(self._addresses)
-                        return self._requested(Request(address, MDP01, frames[:4], service, frames[4:]), now)
-                elif len(frames) > 6 and frames[3] == b"\x03" and frames[2] == b"MDPW01" and not frames[5]:
-                    worker, address = self._workers.get(frames[0]), frames[4]
-                    if worker is not None and worker.dialect is MDP01 and type(address) is bytes:
-                        request = worker.in_hand.pop(address, None)
-                        if request is not None:
-                            return self._replied(worker, request, b"", frames[6:], now)
-            elif len(frames) > 5:
-                return self._receive_modern(frames, header, now)
-        return self._understand(frames, now)
+        """Take one message."""
+        return self._understand(frames, now) if socket == SOCKET else self._receive_elsewhere(socket, frames, now)
 
     def _receive_elsewhere(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take a message from another socket; this one has none, its child has."""
         return ()
 
-    def _receive_modern(self, frames: Frames, header: bytes, now: float) -> Iterable[Effect]:
-        """Take a message of 0.2 or of our own dialect, as far as it comes often."""
-        if frames[2] == b"\x04" and not frames[4]:
-            worker, address = self._workers.get(frames[0]), frames[3]
-            dialect = MDP02 if header == b"MDPW02" else OWN if header == b"S0MW01" else None
-            if worker is not None and worker.dialect is dialect and type(address) is bytes:
-                request = worker.in_hand.pop(address, None)
-                if request is not None:
-                    return self._replied(worker, request, b"", frames[5:], now)
-        elif header == b"S0MC01" and frames[2] == b"\x01" and len(frames) > 6:
-            _, _, _, ident, name, options = frames[:6]
-            service = self._services.get(name) if type(name) is bytes else None
-            fits = type(ident) is type(options) is bytes and 0 < len(ident) <= MAX_ID and len(options) <= MAX_OPTIONS
-            if service is not None and fits:
-                back = (frames[0], header, dialects.FINAL, ident, name)
-                request = Request(b"%d" % next(self._addresses), OWN, back, service, frames[6:])
-                return self._own_requested(request, ident, options, now)
-        return self._understand(frames, now)
+    def _fast_request(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        name = frames[3]
+        service = self._services.get(name) if type(name) is bytes else None
+        if service is None or frames[1]:
+            return None
+        address = b"%d" % next(self._addresses)
+        return self._requested(Request(address, MDP01, frames[:4], service, frames[4:]), now)
+
+    def _fast_reply(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        if len(frames) < 7 or frames[3] != b"\x03" or frames[1] or frames[5]:
+            return None
+        return self._fast_replied(frames, MDP01, frames[4], frames[6:], now)
+
+    def _fast_modern_reply(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        header = frames[1]
+        dialect = MDP02 if header == b"MDPW02" else OWN if header == b"S0MW01" else None
+        if dialect is None or len(frames) < 6 or frames[4]:
+            return None
+        return self._fast_replied(frames, dialect, frames[3], frames[5:], now)
+
+    def _fast_replied(
+        self, frames: Frames, dialect: Dialect, address: bytes, body: Frames, now: float
+    ) -> Iterable[Effect] | None:
+        worker = self._workers.get(frames[0])
+        if worker is None or worker.dialect is not dialect or type(address) is not bytes:
+            return None
+        request = worker.in_hand.pop(address, None)
+        return self._replied(worker, request, b"", body, now) if request is not None else None
+
+    def _fast_own_request(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        if len(frames) < 7 or frames[2] != b"\x01":
+            return None
+        _, header, _, ident, name, options = frames[:6]
+        service = self._services.get(name) if type(name) is bytes else None
+        fits = type(ident) is type(options) is bytes and 0 < len(ident) <= MAX_ID and len(options) <= MAX_OPTIONS
+        if service is None or not fits:
+            return None
+        back = (frames[0], header, dialects.FINAL, ident, name)
+        request = Request(b"%d" % next(self._addresses), OWN, back, service, frames[6:])
+        return self._own_requested(request, ident, options, now)
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""

@@ -1,4 +1,4 @@
-"""Queues that serve clients in turn; ``_express.c`` has the same in C."""
+"""Queues that serve clients in turn."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from scale0_core.api import Event, Frames, events, printable
 from scale0_majordomo.service.desk import LONGEST_LABEL, Request, Worker
-from scale0_majordomo.service.express import Express
-from scale0_majordomo.service.records import NEVER
+from scale0_majordomo.service.queues import NEVER
 
 RPC = events.RPC
 
@@ -76,7 +75,6 @@ class Observed:
     """A service that tells, if it is asked to."""
 
     _telling: Telling | None = None
-    _express: Express | None = None
     _group = ""
 
     @property
@@ -87,5 +85,3 @@ class Observed:
     @events.setter
     def events(self, events: list[Event] | None) -> None:
         self._telling = None if events is None else Telling(events, self._group)
-        if self._express is not None:
-            self._express.telling = self._telling

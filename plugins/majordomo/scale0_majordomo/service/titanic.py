@@ -35,7 +35,7 @@ from itertools import count
 from typing import Protocol
 
 from scale0_core.api import MIB, Effect, Frames, Job, JobResult, get_logger
-from scale0_majordomo.service.records import Inside
+from scale0_majordomo.service.desk import Inside
 from scale0_majordomo.service.titanic_store import (
     Close,
     Done,

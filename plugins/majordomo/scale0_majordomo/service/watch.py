@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scale0_core.api import Frames
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import Word
-from scale0_majordomo.service.records import NEVER
+from scale0_majordomo.service.queues import NEVER
 from scale0_majordomo.settings import MajordomoSettings
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The service itself: a state machine without I/O that speaks both dialects (docs/reference/zpipes-protocol.md).
 
-The two commands that make up nearly all traffic, WRITE and READ of a DEALER socket, have paths of their own at the top
-of ``receive``; all other commands go through the table COMMANDS.
+The two commands that make up nearly all traffic, WRITE and READ of a DEALER socket, have fast paths; all commands are
+in the table COMMANDS.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
-from scale0_core.api import KIB, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
+from scale0_core.api import KIB, Effect, Endpoint, Event, FastPath, Frames, JobResult, SocketKind, get_logger
 from scale0_zpipes.batches import ROOM, BatchError, TooManyChunksError, unpack_chunks
 from scale0_zpipes.service.activity import Activity
 from scale0_zpipes.service.answers import (
@@ -115,114 +115,120 @@ class ZpipesService:
     def events(self, events: list[Event] | None) -> None:
         self._activity = None if events is None else Activity(events)
         self._streams.observe(self._activity)
-        if events is None:
-            self.__dict__.pop("receive", None)
-        else:  # whoever does not observe does not pay for it, not even for the question
-            self.receive = self._receive_observed  # type: ignore[method-assign]
 
     # --- what the core calls ------------------------------------------------------------------------------------------
 
-    def receive(  # noqa: C901, PLR0912, PLR0915 (calls would cost more than the work)
-        self, socket: str, frames: Frames, now: float
-    ) -> Iterable[Effect]:
-        """Take one request."""
-        size = len(frames)
-        if size == 4 and frames[1] == b"WRITE":
-            peer, _, name, chunk = frames
-            pipe = self._pipes.get(name)
-            length = len(chunk)
-            if (
-                pipe is not None
-                and pipe.log is None
-                and not pipe.blocked
-                and peer not in self._lines
-                and length <= self._stock.max_chunk
-            ):
-                if pipe.waiting:
-                    waiting = pipe.waiting[0]
-                    if type(waiting) is tuple and not pipe.depth and not self._readers.refusing:
-                        pipe.waiting.popleft()
-                        pipe.written += 1
-                        pipe.wrote = now
-                        answer = (*waiting, chunk)
-                        if pipe.reads_others or not pipe.links:
-                            self._readers.note_delivery(pipe, answer, now)
-                        return ((socket, answer), (socket, (peer, OK)))
-                else:
-                    stock = self._stock
-                    own, total = pipe.bytes + length, stock.bytes + length
-                    if (
-                        own <= stock.max_pipe_bytes
-                        and total <= stock.max_bytes
-                        and pipe.depth < stock.max_pipe_chunks
-                        and stock.depth < stock.max_chunks
-                    ):
-                        pipe.written += 1
-                        pipe.wrote = now
-                        pipe.depth += 1
-                        pipe.bytes = own
-                        stock.depth += 1
-                        stock.bytes = total
-                        if pipe.writer == peer and pipe.turns is None and pipe.queue is not None:
-                            pipe.queue.append(chunk)
-                        else:
-                            pipe.push(peer, chunk)
-                        return ((socket, (peer, OK)),)
-        elif size == 3 and frames[1] == b"READ":
-            peer, _, name = frames
-            pipe = self._pipes.get(name)
-            if pipe is not None and pipe.reader == peer and pipe.log is None and not pipe.lent:
-                pipe.heard = now
-                if pipe.depth:
-                    chunk = pipe.queue.popleft() if pipe.queue else pipe.pop()
-                    length = len(chunk)
-                    pipe.depth -= 1
-                    pipe.bytes -= length
-                    stock = self._stock
-                    stock.depth -= 1
-                    stock.bytes -= length
-                    answer = (peer, chunk)
-                    if pipe.reads_others or not pipe.links:
-                        self._readers.note_delivery(pipe, answer, now)
-                    if self._writers.starved:
-                        return [(socket, answer), *self._go_on(now, pipe)]
-                    return ((socket, answer),)
-                queue = pipe.waiting
-                if (
-                    queue is not None
-                    and len(queue) < self._settings.max_waiting
-                    and (not queue or type(queue[0]) is tuple)
-                ):
-                    queue.append((peer,))
-                    return ()
-        elif size == 2:
-            frame = frames[1] if type(frames[1]) is bytes else bytes(frames[1])
-            if frame[:2] == SIGNATURE:
-                return self._streams.receive(frames[0], frame, now)
-        return self._other(frames, now)
+    @property
+    def fast_paths(self) -> Iterable[FastPath]:
+        """WRITE and READ of a DEALER socket, and the binary dialect. Who does not observe does not pay for it."""
+        observed = self._activity is not None
+        write = self._fast_write_observed if observed else self._fast_write
+        read = self._fast_read_observed if observed else self._fast_read
+        return FastPath(SOCKET, 4, 1, b"WRITE", write), FastPath(SOCKET, 3, 1, b"READ", read)
 
-    def _receive_observed(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
-        """Take one request, and note which pipe is concerned."""
-        if len(frames) > 1 and self._activity is not None and memoryview(frames[1])[:2] == SIGNATURE:
-            replies = self._streams.receive_observed(frames[0], bytes(frames[1]), now)
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
+        """Take one request."""
+        first = frames[1] if len(frames) > 1 else b""
+        if (first[:2] if type(first) is bytes else memoryview(first)[:2]) == SIGNATURE:  # further frames are ignored
+            if self._activity is None:
+                return self._streams.receive(frames[0], bytes(first), now)
+            replies = self._streams.receive_observed(frames[0], bytes(first), now)
             self._activity.streams_used(now)
             return replies
-        place = 2 if len(frames) > 1 and len(frames[1]) else 3
-        pipe = self._pipes.get(frames[place]) if len(frames) > place else None
-        if pipe is None or self._activity is None:
-            return ZpipesService.receive(self, socket, frames, now)
-        self._activity.watch(pipe, now)
-        written, came = pipe.written, pipe.came
-        effects = ZpipesService.receive(self, socket, frames, now)
-        if pipe.written != written and pipe.came == came and frames[1] == b"WRITE":
-            pipe.came += len(frames[3])  # it took the short way
-        return effects
-
-    def _other(self, frames: Frames, now: float) -> list[Effect]:
-        if len(frames) > 2 and len(frames[1]) > 1 and memoryview(frames[1])[:2] == SIGNATURE:
-            return list(self._streams.receive(frames[0], bytes(frames[1]), now))  # further frames are ignored
+        if self._activity is not None:
+            self._watch(frames, now)
         effects = [*self._settle(now), *self._request(frames, now)]
         return [*effects, *self._go_on(now)] if self._writers.starved or self._lines else effects
+
+    def _watch(self, frames: Frames, now: float) -> Pipe | None:
+        """Note that something is about to happen at the pipe that a request names; return the pipe."""
+        place = 2 if len(frames) > 1 and len(frames[1]) else 3
+        pipe = self._pipes.get(frames[place]) if len(frames) > place else None
+        if pipe is not None and self._activity is not None:
+            self._activity.watch(pipe, now)
+        return pipe
+
+    def _fast_write(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        peer, _, name, chunk = frames
+        pipe = self._pipes.get(name)
+        length = len(chunk)
+        if (
+            pipe is None
+            or pipe.log is not None
+            or pipe.blocked
+            or peer in self._lines
+            or length > self._stock.max_chunk
+        ):
+            return None
+        if pipe.waiting:
+            waiting = pipe.waiting[0]
+            if type(waiting) is not tuple or pipe.depth or self._readers.refusing:
+                return None
+            pipe.waiting.popleft()
+            pipe.written += 1
+            pipe.wrote = now
+            answer = (*waiting, chunk)
+            if pipe.reads_others or not pipe.links:
+                self._readers.note_delivery(pipe, answer, now)
+            return ((socket, answer), (socket, (peer, OK)))
+        stock = self._stock
+        own, total = pipe.bytes + length, stock.bytes + length
+        if (
+            own > stock.max_pipe_bytes
+            or total > stock.max_bytes
+            or pipe.depth >= stock.max_pipe_chunks
+            or stock.depth >= stock.max_chunks
+        ):
+            return None
+        pipe.written += 1
+        pipe.wrote = now
+        pipe.depth += 1
+        pipe.bytes = own
+        stock.depth += 1
+        stock.bytes = total
+        if pipe.writer == peer and pipe.turns is None and pipe.queue is not None:
+            pipe.queue.append(chunk)
+        else:
+            pipe.push(peer, chunk)
+        return ((socket, (peer, OK)),)
+
+    def _fast_read(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        peer, _, name = frames
+        pipe = self._pipes.get(name)
+        if pipe is None or pipe.reader != peer or pipe.log is not None or pipe.lent:
+            return None
+        if not pipe.depth:
+            queue = pipe.waiting
+            if queue is None or len(queue) >= self._settings.max_waiting or (queue and type(queue[0]) is not tuple):
+                return None
+            pipe.heard = now
+            queue.append((peer,))
+            return ()
+        pipe.heard = now
+        chunk = pipe.queue.popleft() if pipe.queue else pipe.pop()
+        length = len(chunk)
+        pipe.depth -= 1
+        pipe.bytes -= length
+        stock = self._stock
+        stock.depth -= 1
+        stock.bytes -= length
+        answer = (peer, chunk)
+        if pipe.reads_others or not pipe.links:
+            self._readers.note_delivery(pipe, answer, now)
+        if self._writers.starved:
+            return [(socket, answer), *self._go_on(now, pipe)]
+        return ((socket, answer),)
+
+    def _fast_write_observed(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        pipe = self._watch(frames, now)
+        effects = self._fast_write(socket, frames, now)
+        if effects is not None and pipe is not None:
+            pipe.came += len(frames[3])
+        return effects
+
+    def _fast_read_observed(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
+        self._watch(frames, now)
+        return self._fast_read(socket, frames, now)
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""

@@ -200,7 +200,8 @@ point of the group `scale0.plugins`; the name of the entry point is the plugin's
   the nearest one.
 - One plugin's exception never keeps the others from being called. At start the plugin is not
   used, and a broker that needs it does not start; in
-  `scale0_started` and `scale0_stopping` it is logged; in `scale0_batch` it is logged and the hook is not called again.
+  `scale0_started` it is logged, and a broker that needs the plugin exits with an error; in `scale0_stopping` it is
+  logged; in `scale0_batch` it is logged and the hook is not called again.
 - Hooks run at start, at stop and once per batch, never once per message. Messages go to the
   [service](service.md) directly.
 - `scale0 plugins show` and `scale0 plugins doctor` call `scale0_plugin_info` and `scale0_services` as well, without

@@ -192,9 +192,10 @@ class PluginSet:
             _check_service(name, service)
         return services
 
-    def started(self, broker: RunningBroker) -> None:
-        """Call ``scale0_started`` of every plugin."""
-        self._call_each("scale0_started", broker=broker)
+    def started(self, broker: RunningBroker) -> dict[str, PluginError]:
+        """Call ``scale0_started`` of every plugin; return the errors by plugin."""
+        raised = self._call_each("scale0_started", broker=broker)
+        return {name: _raised(name, "scale0_started", error) for name, error in raised.items()}
 
     def stopping(self, broker: RunningBroker) -> None:
         """Call ``scale0_stopping`` of every plugin."""
@@ -212,12 +213,15 @@ class PluginSet:
         """Whether a plugin that implements ``scale0_batch`` wants the events of services."""
         return any(self.plugins[observer.name].info.observes_events for observer in self.batch_observers())
 
-    def _call_each(self, hook: str, **arguments: object) -> None:
+    def _call_each(self, hook: str, **arguments: object) -> dict[str, BaseException]:
+        raised: dict[str, BaseException] = {}
         for name in self.plugins:
             try:
                 self._caller(hook, name)(**arguments)
             except CAUGHT as error:
+                raised[name] = error
                 LOG.error("plugin raised in a hook", plugin=name, hook=hook, error=repr(error))
+        return raised
 
     def _caller(self, hook: str, name: str) -> pluggy.HookCaller:
         """Give a hook caller that reaches just one plugin: in a chain, the first exception would silence the rest."""

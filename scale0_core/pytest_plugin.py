@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Have children heed INT, which tests send; under ``nohup`` they would inherit that it is ignored."""
+    """Have children heed INT and HUP, which tests send; under ``nohup`` they would inherit that these are ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # ignored here as before; children get the default
 
 
 @pytest.fixture

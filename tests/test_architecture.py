@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import statistics
 import subprocess
@@ -482,16 +483,35 @@ def test_such_waits_are_found(code: str):
     assert list(endless_waits(ast.parse(limited))) == []
 
 
-def test_children_of_tests_heed_int_also_under_nohup():
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_children_of_tests_heed_signals_also_under_nohup(name: str):
     code = (
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"import os, signal; signal.signal(signal.{name}, signal.SIG_IGN)\n"
         "from scale0_core.pytest_plugin import pytest_configure; pytest_configure()\n"
         "import subprocess, sys\n"
-        "show = 'import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)'\n"
-        "subprocess.run([sys.executable, '-c', show], timeout=60)"
+        f"show = 'import signal; print(signal.getsignal(signal.{name}) is signal.SIG_IGN)'\n"
+        "subprocess.run([sys.executable, '-c', show], timeout=60)\n"
+        "os.kill(os.getpid(), signal.SIGHUP) if 'HUP' in sys.argv[1] else None\n"
+        "print('goes on')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.split() == ["False"]
+    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines() == ["False", "goes on"]
+
+
+def test_a_test_that_fails_beside_a_child_ends_and_so_does_the_child(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(
+        "import subprocess, sys\n"
+        "def test_it():\n"
+        "    with subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']) as child:\n"
+        "        print('child', child.pid)\n"
+        "        raise AssertionError\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(re.search(r"child (\d+)", done.stdout)[1]), 0)
 
 
 @pytest.mark.parametrize("module", ["scale0_core", "scale0_core.cli", "scale0_core.__main__"])

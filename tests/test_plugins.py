@@ -19,6 +19,7 @@ import zmq
 
 from scale0_core.api import API_VERSION, BatchReport, Endpoint, PluginInfo, hookimpl, setting
 from scale0_core.config.files import read_config
+from scale0_core.config.settings import BrokerSettings
 from scale0_core.container.host import SeatCounts
 from scale0_core.errors import (
     ConfigError,
@@ -724,3 +725,18 @@ def test_a_plugin_is_left_out_whole_when_one_of_its_services_cannot_be_opened(
     (line,) = told()
     assert (line["plugin"], line["event"]) == ("half", "plugin half could not be started")
     assert "nonsense" in line["why"]
+
+
+def test_a_broker_does_not_run_without_what_raised_when_it_was_started(
+    scale0_broker: Any, monkeypatch: pytest.MonkeyPatch
+):
+    stopped: list[str] = []
+    good = module(scale0_stopping=lambda: stopped.append("good"))
+    broker = scale0_broker.in_thread(modules={"bad": module(scale0_started=fail), "good": good})
+    broker.stop()
+    assert stopped == ["good"], "nobody asked for the bad one"
+    monkeypatch.setattr(BrokerSettings, "needed_by", lambda self, name: "broker.required")
+    with pytest.raises(PluginStartError, match="bad raised at start") as caught:
+        scale0_broker.in_thread(modules={"bad": module(scale0_started=fail), "good": good})
+    assert "broker.required names this plugin" in caught.value.problem.consequence
+    assert stopped == ["good", "good"], "what the others have begun is ended"

@@ -37,6 +37,7 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 
     frames = [word.encode(errors="surrogateescape") for word in payload]
     if frames in ([], [b"-"]):
+        _insist_on_broker(broker, "nothing was sent", "start it: scale0 broker; or name another one with --broker")
         frames = [sys.stdin.buffer.read()]
     began = time.perf_counter()
     with Client(broker, timeout=timeout) as client:
@@ -70,15 +71,22 @@ def serve(
     broker at a local address it ends with 69, unless --wait is given; later on it waits for its broker to come back.
     """
     from scale0_core.client import Worker
-    from scale0_core.client.brokers import frontend_address
-    from scale0_core.client.listening import why_nobody_listens
 
-    if not wait and (reason := why_nobody_listens(frontend_address(broker, os.environ))):
-        raise kit.NotReachedError(f"no broker {broker}", reason, "nothing is served", "start it, or use --wait")
+    if not wait:
+        _insist_on_broker(broker, "nothing is served", "start it, or use --wait")
     worker = Worker(broker, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
     kit.say(f"serving {service} at broker {broker} as {worker.identity}; Ctrl-C ends it")
     worker.run()
+
+
+def _insist_on_broker(broker: str, consequence: str, remedy: str) -> None:
+    """Raise NotReachedError if nobody listens at a broker's local address."""
+    from scale0_core.client.brokers import frontend_address
+    from scale0_core.client.listening import why_nobody_listens
+
+    if reason := why_nobody_listens(frontend_address(broker, os.environ)):
+        raise kit.NotReachedError(f"no broker {broker}", reason, consequence, remedy)
 
 
 def _runner(command: tuple[str, ...], timeout: float | None) -> Callable[..., bytes]:

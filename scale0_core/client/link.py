@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import uniform
@@ -251,6 +252,10 @@ class Engine:
         self.link: Link | None = None
         self.on_link: Callable[[Link | None, Link | None], None] = lambda old, new: None
         self._context: zmq.Context[Socket] = zmq.Context()
+        # In a cycle that nobody refers to, the context could be finalized before its sockets, for which it would wait
+        # for ever. This reference from outside has it go after them.
+        self._keep = weakref.finalize(self, bool, self._context)
+        self._keep.atexit = False
         self._linger_ms = linger_ms
         self._connection = 0
         self._linked_before = False
@@ -390,4 +395,5 @@ class Engine:
 
     def terminate(self) -> None:
         """End ZeroMQ's threads; waits until what was sent has left, no longer than the linger."""
+        self._keep.detach()
         self._context.term()

@@ -37,6 +37,7 @@ from scale0_core.service import (
     Send,
     SendFailure,
     Service,
+    SocketKind,
     Stopping,
     Undelivered,
 )
@@ -52,6 +53,9 @@ BUSY = 4
 
 ReceiveBatch = Callable[[str, Iterator[Frames], float, list[Effect], list[Send]], None]
 """As ``receive_batch`` of ``BatchReceiver``."""
+
+PUBLISHERS = frozenset((SocketKind.PUB, SocketKind.XPUB))
+"""Sockets by which nobody is answered."""
 
 _SENDS_ALONE = frozenset((tuple,))
 
@@ -150,8 +154,9 @@ class Seat:
     def suspend(self, reason: str, drain_until: float = -math.inf) -> None:
         """Serve no peers from now on: drop what they send, and from ``drain_until`` on also what is sent to them.
 
-        Until then the answers to what was taken before still leave. The service goes on to be called for its deadlines
-        and jobs, so that leases end and records are kept; to it, all peers are gone. An empty reason serves them again.
+        Until then the answers to what was taken before still leave; what is published answers nobody, and stays. The
+        service goes on to be called for its deadlines and jobs, so that leases end and records are kept; to it, all
+        peers are gone. An empty reason serves them again.
         """
         self.suspended, self._drain_until = reason, drain_until
 
@@ -293,14 +298,22 @@ class Seat:
         return self._unless_suspended(self._sort_sends())
 
     def _unless_suspended(self, sends: list[Send]) -> list[Send]:
-        """Give back to a suspended service what it sends after its peers had time to be answered."""
-        if not self.suspended or self._now < self._drain_until:
+        """Give back to a suspended service what it publishes, and all that it sends once its time to answer is over."""
+        if not self.suspended:
             return sends
-        whole = [send for send in sends if type(send) is tuple and len(send) == 2]
-        for socket, frames in whole:
-            self.counts.undelivered[socket, self.suspended] += 1
-            self._undelivered(SendFailure(socket, frames, GONE), self._now)
-        return [send for send in sends if not (type(send) is tuple and len(send) == 2)]
+        left: list[Send] = []
+        for send in sends:
+            if _is_whole(send) and not self._may_leave(send[0]):
+                self.counts.undelivered[send[0], self.suspended] += 1
+                self._undelivered(SendFailure(*send, GONE), self._now)
+            else:
+                left.append(send)
+        return left
+
+    def _may_leave(self, socket: str) -> bool:
+        """Return whether a suspended service may still send by a socket."""
+        endpoint = self.service.endpoints.get(socket)
+        return self._now < self._drain_until and (endpoint is None or endpoint.kind not in PUBLISHERS)
 
     def _sort_sends(self) -> list[Send]:
         effects: list[Effect] = list(self.sends)
@@ -422,6 +435,11 @@ class Seat:
             )
             if self.on_quarantine is not None:
                 self.on_quarantine()
+
+
+def _is_whole(send: object) -> bool:
+    """Return whether a send has a socket and frames; what has not is told by whoever sends it."""
+    return type(send) is tuple and len(send) == 2 and type(send[0]) is str
 
 
 def _place(error: BaseException) -> str:

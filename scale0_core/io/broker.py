@@ -82,7 +82,13 @@ class Broker:
             raise
         running = self.running()
         self._register_hosted(running, context)
-        self.plugins.started(running)
+        try:
+            for name, error in self.plugins.started(running).items():
+                self._insist(name, error)
+        except BaseException:
+            self.plugins.stopping(running)  # others have started threads
+            self.close()
+            raise
         return running
 
     def _register_hosted(self, running: RunningBroker, context: BrokerContext) -> None:
@@ -250,7 +256,13 @@ class Broker:
             self._left_out(name, failure)
 
     def _left_out(self, name: str, error: PluginError) -> None:
-        """Tell that a plugin is left out; raise when the broker is not to run without it."""
+        """Log that a plugin is left out; raise PluginStartError if the broker is not to run without it."""
+        self._insist(name, error)
+        problem = error.problem
+        LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
+
+    def _insist(self, name: str, error: PluginError) -> None:
+        """Raise PluginStartError if the broker is not to run without a plugin that failed."""
         needed_by = self.core.broker.needed_by(name)
         if name in OWN or needed_by:
             since = f", since {needed_by} names this plugin" if needed_by else ""
@@ -262,8 +274,6 @@ class Broker:
             )
             needed.exit_code = error.exit_code
             raise needed from error
-        problem = error.problem
-        LOG.error(problem.what, plugin=name, why=problem.why, consequence=problem.consequence, next=problem.remedy)
 
 
 def _start_failed(name: str, error: Exception, settings: object) -> PluginError:

@@ -50,8 +50,12 @@ LOG = get_logger("network")
 DRAIN_SECONDS = 10.0
 """How long a broker that was disabled still passes on replies to tasks it had taken."""
 
-PROBES = (0.02, 0.2)
-"""Seconds after which lost connections are looked into together; twice, since the first may be too early to tell."""
+PROBES = (0.02, 0.2, 2.0)
+"""Seconds after which lost connections are looked into together; the first may be too early to tell, and a client that
+was killed may have left more messages than are read by then."""
+
+JUST_NOW = 0.1
+"""Seconds since its last message within which a client is not probed."""
 
 
 @attrs.frozen
@@ -239,7 +243,7 @@ class BrokerService:
         sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
         if self._probes and self._probes[0] <= now:
             self._probes = [moment for moment in self._probes if moment > now]
-            sends += [*self.negotiator.probe_busy(self._lost), *self._probe_frontends()]
+            sends += [*self.negotiator.probe_busy(self._lost), *self._probe_frontends(now)]
             if not self._probes:
                 self._lost.clear()
         return self._unless_disabled(sends, now)
@@ -247,10 +251,15 @@ class BrokerService:
     def on_peer_lost(self, socket: str, now: float) -> Iterable[Effect]:
         """Ask all that have tasks, soon: a connection was lost, and whose is not known."""
         self._lost[socket] = now
-        if not self._probes:
-            self._probes = [now + later for later in PROBES]
-        elif len(self._probes) < len(PROBES):  # the first of the last round is over, and was too early for this one
-            self._probes.append(now + PROBES[-1])
+        first, *others = PROBES
+        wanted = [] if self._probes else [now + first]
+        # one that is due at about that time serves as well: losses in a row are looked into together
+        wanted += [
+            now + later
+            for later in others
+            if not any(now + later / 2 <= due <= now + 2 * later for due in self._probes)
+        ]
+        self._probes = sorted(self._probes + wanted)
         return ()
 
     def on_undelivered(self, socket: str, frames: Frames, reason: str, now: float) -> Iterable[Effect]:
@@ -375,13 +384,18 @@ class BrokerService:
             self.counts[f"unsent while disabled {command.decode()}"] += 1
         return []
 
-    def _probe_frontends(self) -> list[Send]:
-        """Send a PONG to every client that may be the one that was lost: what it has open is cancelled if it was."""
+    def _probe_frontends(self, now: float) -> list[Send]:
+        """Send a PONG to every client that may be the one that was lost: what it has open is cancelled if it was.
+
+        One that was heard of since the loss may be it all the same: what it had sent is read after it is gone.
+        """
         options = wire.write_options(time=self._wall_time(), config_version=self.running.version)
         return [
             (frontend.key[0], (frontend.key[1], wire.FRONTEND, wire.PONG, options))
             for frontend in self.dispatcher.frontends.values()
-            if frontend.takes_probes and frontend.last_seen <= self._lost.get(frontend.key[0], -math.inf)
+            if frontend.takes_probes
+            and (lost := self._lost.get(frontend.key[0])) is not None
+            and frontend.last_seen <= max(lost, now - JUST_NOW)
         ]
 
     def _ping(self, key: ClientKey, message: Message, now: float) -> list[Send]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -40,3 +41,17 @@ def test_without_a_broker_a_command_ends_soon_with_69(arguments: tuple[str, ...]
     assert (done.returncode, done.stdout) == (69, ""), done.stderr
     assert "nobody listens" in done.stderr
     assert seconds < LIMIT
+
+
+def test_without_a_broker_call_does_not_wait_for_the_end_of_its_input(tmp_path: Path):
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "scale0_core", "call", "echo", "--broker", f"ipc://{tmp_path}/nobody"],
+            capture_output=True, text=True, timeout=100, check=False, stdin=reader,
+        )  # fmt: skip
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "nobody listens" in done.stderr

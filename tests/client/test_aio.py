@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -147,3 +149,31 @@ def test_a_client_starts_with_its_first_call(address: str):
         await client.close()
 
     run(main())
+
+
+FORGETFUL = """
+import asyncio, gc, sys
+from importlib import import_module
+
+Client = import_module(sys.argv[1]).Client
+
+async def main():
+    client = Client(sys.argv[2])
+    try:
+        async for part in client.stream("nobody", timeout=20):
+            break
+    except Exception as error:
+        print(type(error).__name__)
+
+gc.disable()
+for _ in range(10):
+    asyncio.run(main())
+gc.collect()
+print("collected")
+"""
+
+
+def test_a_client_that_was_never_closed_does_not_hang_when_it_is_collected(address: str):
+    program = [sys.executable, "-W", "ignore", "-c", FORGETFUL, "scale0_core.client.aio", address]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [*["NoServiceError"] * 10, "collected"], done.stderr

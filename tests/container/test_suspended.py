@@ -23,6 +23,7 @@ class Shop:
         self.endpoints = {
             "front": Endpoint(kind="ROUTER", bind="ipc:///tmp/front", tasks=True),
             "out": Endpoint(kind="DEALER", connect="ipc:///tmp/other"),
+            "news": Endpoint(kind="XPUB", bind="ipc:///tmp/news"),
         }
         self.seen: list[Frames] = []
         self.back: list[tuple[Frames, str]] = []
@@ -92,6 +93,25 @@ def test_deadlines_go_on_and_their_messages_stay_here(seat: Seat, shop: Shop):
     seat.on_deadline(5.0)
     assert (seat.take_sends(), shop.due) == ([], None)
     assert seat.counts.undelivered == {("front", "disabled"): 1}
+
+
+def test_nothing_is_published_though_answers_still_leave(seat: Seat, shop: Shop):
+    answer, news = ("front", (b"peer", b"", b"done")), ("news", (b"topic", b"text"))
+    seat.suspend("disabled", 11.0)
+    seat.sends += [answer, news]
+    assert seat.take_sends() == [answer]
+    assert (shop.back, seat.counts.undelivered) == ([(news[1], "EHOSTUNREACH")], {("news", "disabled"): 1})
+    seat.suspend("")
+    seat.sends += [answer, news]
+    assert seat.take_sends() == [answer, news]
+
+
+@pytest.mark.parametrize("socket", ["", 7, [], None], ids=repr)
+def test_a_send_by_a_socket_that_is_none_is_told_as_ever(seat: Seat, socket: object):
+    seat.suspend("disabled", -1.0)
+    seat.sends.append((socket, (b"peer",)))  # type: ignore[arg-type]
+    seat.take_sends()
+    assert seat.take_sends() == []
 
 
 @pytest.mark.parametrize(("at", "taken"), [(10.9, True), (11.0, False)])

@@ -235,12 +235,42 @@ def test_a_lost_client_does_not_make_others_hear_what_they_cannot_take(talk):
     script.sleep(1)
     script.heard()
     script.lose_peer("frontend")
-    script.sleep(0.01)
-    script.say("frontend", "busy", "PING")  # and who was heard of since is not the one
-    script.task("busy", "echo", "2")
+    for number in range(100):  # and who is heard of all the time is not the one
+        script.task("busy", "echo", f"more {number}")
+        script.sleep(0.05)
+    assert [(told.to, told.command) for told in script.heard() if told.command == "PONG"] == []
+
+
+@pytest.mark.parametrize("later", [0.01, 0.1, 1.5])
+def test_what_a_killed_client_had_sent_is_cancelled_also_if_it_is_read_after_the_loss(talk, later: float):
+    script = talk()
+    script.join("w", "echo", window=5, cancel=True)
+    script.say("frontend", "c", "PING")
+    script.lose_peer("frontend")
+    script.sleep(later)
     script.heard()
+    task = script.given("c", "echo", "1")
+    script.refuse("frontend", "c")
+    script.sleep(2.0)
+    assert [(told.to, told.body[1]) for told in script.heard() if told.command == "CANCEL"] == [("w", task.body[1])]
+    assert script.broker.dispatcher.tasks == {}
+
+
+def test_losses_in_a_row_are_looked_into_together(talk):
+    script = talk()
+    script.join("w", "echo", window=5, cancel=True)
+    script.given("c", "echo", "1")
     script.sleep(1)
-    assert script.heard() == []
+    script.heard()
+    for _ in range(1000):
+        script.lose_peer("frontend")
+        script.sleep(0.01)
+        assert len(script.broker._probes) <= 6
+    assert len([told for told in script.heard() if told.command == "PONG"]) <= 150
+    script.sleep(3)
+    script.heard()
+    script.sleep(10)
+    assert [told.to for told in script.heard() if told.command == "PONG"] == []
 
 
 def test_a_stream_whose_client_does_not_read_is_cancelled(talk):

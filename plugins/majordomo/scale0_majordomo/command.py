@@ -85,10 +85,10 @@ def call(
       scale0 majordomo call upper hello -o json
     """  # noqa: D301
     frames = [os.fsencode(word) for word in body]
-    if frames in ([], [b"-"]):
-        frames = [sys.stdin.buffer.read()]
-    began = time.perf_counter()
     with _client(address, timeout) as client:
+        if frames in ([], [b"-"]):
+            frames = [sys.stdin.buffer.read()]
+        began = time.perf_counter()
         try:
             parts = client.stream(
                 service, *frames, retry=retry or None, priority=priority, key=key, traceparent=traceparent

@@ -175,6 +175,11 @@ def read_options(text: bytes) -> dict[str, Any] | None:
     return options if isinstance(options, dict) else None
 
 
+def stands_for_nothing(options: bytes) -> bool:
+    """Return whether the options of a reply say that its body is none: in MDP each has at least one frame."""
+    return b"empty" in options and (read_options(bytes(options)) or {}).get("empty") is True
+
+
 class Terms(NamedTuple):
     """What a client wants of its request."""
 

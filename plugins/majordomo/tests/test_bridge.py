@@ -82,6 +82,28 @@ def test_a_request_that_is_with_scale0_can_be_cancelled():
     script.expect_nothing()
 
 
+@pytest.mark.parametrize("client", ["\0gone", "fixed"])
+@pytest.mark.parametrize("said", ["S0MC01 \x01 id upper OPTIONS x", "MDPC02 \x01 upper x"])
+def test_requests_with_scale0_are_cancelled_when_their_client_is_gone_for_good(client, said):
+    """One with a name of its own may come back for its replies."""
+    script = Script(bridged(scale0_offers("upper")), start=1.0)
+    script.feed("requests", client, *said.replace("OPTIONS", '{"timeout":600000}').split(" "))
+    _, _, _, service, number, _ = script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "x")
+    script.feed("requests", "\0other", "MDPC02", "\x01", "upper", "other")
+    script.expect("tasks", "S0C01", "TASK", ..., "upper", ..., "other")
+    script.refuse("requests", client)
+    script.feed("tasks", "S0C01", "TASKREPLY", '{"more":true}', service, number, "part")
+    script.sleep(1.0)
+    if client == "fixed":
+        script.expect_nothing()
+        return
+    script.expect("tasks", "S0C01", "CANCEL", "", "upper", number)
+    script.feed("tasks", "S0C01", "TASKREPLY", '{"more":true}', service, number, "part")
+    script.sleep(1.0)
+    script.expect_nothing()
+    assert script.service.totals()["abandoned"] == 1
+
+
 def test_what_is_left_of_a_client_s_time_goes_along_when_scale0_offers_the_service_later():
     registry = Registry()
     script = Script(bridged(registry), start=1.0)
@@ -148,6 +170,58 @@ def test_parts_of_a_reply_are_passed_on_as_they_come():
         script.expect("offers", "S0W01", "TASKREPLY", '{"more":true}', "count", "17", part)
     script.feed("requests", "w-count", "MDPW02", "\x04", address, "", "2")
     script.expect("offers", "S0W01", "TASKREPLY", "", "count", "17", "2")
+    script.expect_nothing()
+
+
+@pytest.mark.parametrize("options", ["", '{"retry":false}', '{"retry":true}'])
+def test_a_task_reaches_one_worker_of_mdp_unless_it_may_be_repeated(options):
+    """``resend`` is for requests of MDP: a client of Scale0 that says nothing is promised that it is done once."""
+    script = Script(bridged(), start=1.0)
+    serving(script, "count")
+    script.feed("requests", "other", "MDPW02", "\x01", "count")
+    script.feed("offers", "S0W01", "TASK", options, "count", "17", "3")
+    script.expect("requests", "w-count", "MDPW02", "\x02", ..., "", "3")
+    script.feed("requests", "w-count", "MDPW02", "\x06")
+    if "true" in options:
+        script.expect("requests", "other", "MDPW02", "\x02", ..., "", "3")
+    else:
+        told = script.expect("offers", "S0W01", "TASKREPLY", ..., "count", "17")
+        assert b'"code":502' in told[2]
+    script.expect_nothing()
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "end", "body"),
+    [
+        (("0", "1"), '{"seq":2,"empty":true}', "", ()),
+        (("0",), '{"seq":1}', "end", ("end",)),
+        (("0",), '{"seq":1}', "", ("",)),
+        ((), '{"seq":0,"empty":true}', "", ()),
+        ((), "", "", ("",)),
+        (("0",), '{"empty":', "", ("",)),
+    ],
+)
+def test_the_end_of_a_generator_of_ours_is_no_part_for_clients_of_scale0_and_of_mdp(parts, options, end, body):
+    script = Script(bridged(), start=1.0)
+    script.feed("requests", "own", "S0MW01", "\x01", "count", "")
+    script.sleep(0.1)
+    script.expect("offers", "S0W01", "CHECKCONFIG", ...)
+    script.feed("offers", "S0W01", "CONFIGACK", '{"config_version": 7}')
+    script.expect("offers", "S0W01", "READY", ...)
+    script.feed("offers", "S0W01", "READYOK", '{"hbeatinterval": 100000}')
+    script.feed("offers", "S0W01", "TASK", "", "count", "17", "3")
+    address = script.expect("requests", "own", "S0MW01", "\x02", ..., "count", "", "3")[3]
+    for part in parts:
+        script.feed("requests", "own", "S0MW01", "\x03", address, "", part)
+        script.expect("offers", "S0W01", "TASKREPLY", '{"more":true}', "count", "17", part)
+    script.feed("requests", "own", "S0MW01", "\x04", address, options, end)
+    script.expect("offers", "S0W01", "TASKREPLY", "", "count", "17", *body)
+    script.feed("requests", "c", "", "MDPC01", "count", "3")
+    address = script.expect("requests", "own", "S0MW01", "\x02", ..., "count", "", "3")[3]
+    for part in parts:
+        script.feed("requests", "own", "S0MW01", "\x03", address, "", part)
+    script.feed("requests", "own", "S0MW01", "\x04", address, options, end)
+    script.expect("requests", "c", "", "MDPC01", "count", *((*parts, *body) or ("",)))
     script.expect_nothing()
 
 
@@ -342,7 +416,7 @@ def test_in_a_real_broker_a_streamed_reply_reaches_a_scale0_client_in_parts(brok
         for part in stream_when_there(client, "count"):
             parts.append(part.body)
             read.set()
-        assert [part for part in parts if part] == [b"first", b"second"]
+        assert parts == [b"first", b"second"]
 
 
 def stream_when_there(client, service):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,6 +85,17 @@ def test_what_goes_wrong_has_an_exit_code(worker, use, here):
     assert use("call", "upper", "x", "--traceparent", "mine").returncode == 64
     assert use("call", "x" * 256, "x").returncode == 64
     assert run("worker", "mmi.x", "--address", here, "--", "cat").returncode == 64
+
+
+def test_without_a_broker_call_does_not_wait_for_the_end_of_its_input(tmp_path):
+    reader, writer = os.pipe()
+    try:
+        words = command("call", "upper", "--address", f"ipc://{tmp_path}/nobody")
+        done = subprocess.run(words, stdin=reader, capture_output=True, timeout=100, check=False)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 69
 
 
 def test_services_and_workers_are_listed(worker, use):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import random
 import socket
@@ -27,6 +28,7 @@ from scale0_musicquest.client import (
     Stage,
     UntoldError,
 )
+from scale0_musicquest.client.storage import PartialFile
 from scale0_musicquest.songs import Hit, Holder, Song
 
 from .music_peers import FakeBroker, FakeServer, peers, song_of
@@ -439,6 +441,28 @@ def test_two_downloads_to_one_file_do_not_mix(world, tmp_path):
         client.download(hit, tmp_path / "a")
     stop.set()
     first.join()
+
+
+def test_a_download_that_opens_the_partial_file_of_one_that_just_ends_leaves_its_result_alone(
+    world, tmp_path, monkeypatch
+):
+    _, _, client = world
+    hit, target, lock = client.hit("a.wav"), tmp_path / "a", fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        """Have the other download end between opening and locking."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        client.download(hit, target)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    other = PartialFile(target, song_of("a.wav", b"other"))
+    assert target.read_bytes() == CONTENT
+    other.write(b"other")
+    with pytest.raises(FileThereError):
+        other.finish(force=False)
+    other.close()
+    assert target.read_bytes() == CONTENT
 
 
 def test_a_folder_that_cannot_be_written_is_told(world, tmp_path):

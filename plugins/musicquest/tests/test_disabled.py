@@ -15,7 +15,8 @@ def test_the_music_broker_is_silent_while_the_broker_is_disabled(scale0_broker, 
     check_disabled(broker, "musicquest-broker", socket, request)
 
 
-def test_a_music_server_is_silent_while_the_broker_is_disabled(scale0_broker, tmp_path):
+@pytest.mark.parametrize("socket", ["clients", "children"])
+def test_a_music_server_is_silent_while_the_broker_is_disabled(scale0_broker, tmp_path, socket):
     table = {"music": str(tmp_path), "clients": ["ipc://{runtime}/clients"], "children": ["ipc://{runtime}/children"]}
     broker = scale0_broker(["musicquest-server"], {"plugin": {"musicquest-server": table}})
-    check_disabled(broker, "musicquest-server", "clients", [b"ZMQ01", b"stats", b"s"])
+    check_disabled(broker, "musicquest-server", socket, [b"ZMQ01", b"stats", b"s"])

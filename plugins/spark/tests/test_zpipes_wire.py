@@ -386,6 +386,23 @@ def test_a_task_that_fails_leaves_nothing_behind(world):
         assert pipes.state(message.pipe) is None
 
 
+def test_requests_are_no_larger_than_the_broker_takes_and_a_chunk_that_is_fails_immediately():
+    """A request of more than twice ``max_message`` and 64 KiB has the connection cut, whatever is sent again."""
+    with BrokerStarter() as starter:
+        world = World(starter, max_message=100_000)
+        pipe = world.name()
+        sink = options(world, pipe, timeout=20.0)
+        staged = stage([batch_of(*[b"x" * 100_000] * 30, b"end")], sink)
+        publish(sink, "query", 1, [staged])
+        assert [len(chunk) for chunk in world.content(pipe)] == [100_000] * 30 + [3]
+        began = time.monotonic()
+        with pytest.raises(ZpipesError, match="at most 100000 bytes"):
+            stage([batch_of(b"small", b"x" * 100_001)], sink)
+        with pytest.raises(ZpipesError, match="at most 100000 bytes"):
+            stage([batch_of(b"x" * 1_000_000)], sink)
+        assert time.monotonic() - began < 10
+
+
 def test_a_batch_that_is_larger_than_a_pipe_is_refused_with_advice(world):
     pipe = world.name()
     sink = options(world, pipe, timeout=0.2)

@@ -30,8 +30,8 @@ PIPE, LARGE = "pipe", "large"
 """Why events are lost."""
 
 PUT_BYTES = 4 * MIB
-"""Bytes of chunks in a request, at most. A broker takes 16 MiB unless it is set otherwise, and drops the connection of
-whoever sends more: such a chunk would be sent again for ever. Spark takes 64 MiB."""
+"""Bytes of chunks in a request, at most, and never more than a chunk may have at the broker: it cuts the connection of
+whoever sends far more, which would be sent again for ever. Spark takes 64 MiB."""
 
 CHUNK_ROWS = 8192
 CHUNK_BYTES = PUT_BYTES - 4
@@ -143,6 +143,8 @@ class Publisher:
         """Whether a link to the pipe is this publisher's, and whether that is so on this connection."""
         self._made: float | None = None
         """Tells the pipe that was opened from another of its name."""
+        self._largest = PUT_BYTES
+        """Bytes that the broker takes in a chunk, as far as that is known and less than we send."""
         self._leaving = False
         self._told = False
         self._stuck = False
@@ -201,14 +203,17 @@ class Publisher:
         rows, self._batch_rows = self._batch_rows, 0
         if not self._has_room(rows):
             return
-        chunks, too_large = cut(batches)
-        if too_large:
-            self.lost[LARGE] += too_large
-            LOG.warning("events are too large for a pipe", events=too_large, most_bytes=CHUNK_BYTES)
+        chunks, too_large = cut(batches, most_bytes=min(CHUNK_BYTES, self._largest))
+        self._count_too_large(too_large)
         for chunk in chunks:
             if self._has_room(chunk.rows):
                 self._chunks.append(chunk)
                 self._bytes += len(chunk.data)
+
+    def _count_too_large(self, rows: int) -> None:
+        if rows:
+            self.lost[LARGE] += rows
+            LOG.warning("events are too large for a pipe", events=rows, most_bytes=min(CHUNK_BYTES, self._largest))
 
     def _has_room(self, rows: int) -> bool:
         """Tell whether more may wait; if not, count these rows as lost."""
@@ -252,14 +257,17 @@ class Publisher:
             return [b"INFO", self._pipe], 0
         if self._leaving:
             return [b"CLOSE", self._pipe], 0
-        return self._put()
+        while self._chunks and len(self._chunks[0].data) > self._largest:  # made before the limit was known
+            self._count_too_large(self._chunks[0].rows)
+            self._drop(1)
+        return self._put() if self._chunks else ([], 0)
 
     def _put(self) -> tuple[list[bytes], int]:
         batch: list[bytes] = []
         size = count = 0
         for chunk in self._chunks:
             size += 4 + len(chunk.data)
-            if size > PUT_BYTES:
+            if count and size > self._largest:
                 break
             batch += [len(chunk.data).to_bytes(4, "big"), chunk.data]
             count += 1
@@ -276,7 +284,7 @@ class Publisher:
         if verb == b"OPEN":
             self._linked, self._known, self._made = True, False, None
         elif verb == b"INFO":
-            self._look(_made_in(answer))
+            self._look(_row_in(answer))
         elif verb == b"CLOSE":
             self._linked = False
         else:
@@ -284,8 +292,10 @@ class Publisher:
             self._told = self._stuck = False
         return True
 
-    def _look(self, made: float | None) -> None:
-        """See whether the pipe is the one that was opened."""
+    def _look(self, row: Row) -> None:
+        """See whether the pipe is the one that was opened, and how large a chunk may be."""
+        made = row.made
+        self._largest = min(PUT_BYTES, row.largest)
         self._known = self._made in (None, made)
         self._linked = self._known
         self._made = made
@@ -332,10 +342,17 @@ def _left(end: float) -> float:
     return max(0.0, end - time.monotonic())
 
 
-def _made_in(answer: Sequence[bytes]) -> float | None:
-    """Say when the pipe was made, of the broker's account of it; None if it has no links, or the account is none."""
+class Row(NamedTuple):
+    """The broker's account of a pipe: when it was made, None if it has no links, and the bytes in a chunk, at most."""
+
+    made: float | None
+    largest: int
+
+
+def _row_in(answer: Sequence[bytes]) -> Row:
+    """Read the broker's account of a pipe; one that cannot be read is that of no pipe."""
     try:
         row = json.loads(answer[1])
-        return float(row["made"]) if row["links"] else None
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
-        return None
+        return Row(float(row["made"]) if row["links"] else None, int(row.get("max_chunk", PUT_BYTES)))
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
+        return Row(None, PUT_BYTES)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -334,3 +335,20 @@ def test_an_empty_pipe_is_forgotten_with_the_broker_that_published_to_it(scale0_
         socket.connect(address)
         ask(socket, b"PURGE", b"events")
     assert told_of(address) == {}
+
+
+def test_a_broker_that_was_asked_for_telemetry_does_not_run_without(tmp_path):
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('no such library')")
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        f'[broker]\nname = "no-{os.getpid()}"\nplugins = ["telemetry"]\nruntime_dir = "{tmp_path}"\n'
+        f'data_dir = "{tmp_path}/data"\n[network]\nfrontend_port = 0\nbackend_port = 0\nconfig_pub_port = 0\n'
+    )
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-m", "scale0_core", "broker", "--config", str(config)]
+    broken = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=broken)
+    assert ended.returncode not in (0, -15)
+    assert "no such library" in ended.stderr
+    assert "the broker does not start, since broker.plugins names this plugin" in ended.stderr
+    assert "Traceback" not in ended.stderr

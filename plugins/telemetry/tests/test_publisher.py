@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, events
+from scale0_core.testing import BrokerStarter
 from scale0_telemetry.columns import Columns
 from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
@@ -56,9 +57,9 @@ class Peer:
         self.answer(b"OK")
         self.found(made)
 
-    def found(self, made=1.5, links=1):
+    def found(self, made=1.5, links=1, **more):
         assert self.asked() == [b"INFO", b"events"]
-        self.answer(b"INFO", json.dumps({"made": made, "links": links}).encode())
+        self.answer(b"INFO", json.dumps({"made": made, "links": links, **more}).encode())
 
     def said_while(self, work, *answers):
         """Give what is asked while something is done, and answer."""
@@ -173,6 +174,44 @@ def test_an_event_that_is_too_large_for_a_pipe_is_counted(peer):
     found = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks(peer.asked()[4])]
     assert [number for table in found for number in table.column("seq").to_pylist()] == [1, 3]
     assert peer.publisher.lost == {"large": 1}
+
+
+@pytest.mark.parametrize("largest", [20_000, 100_000])
+def test_all_events_reach_a_broker_that_takes_small_chunks(largest):
+    """A request of more than twice ``max_message`` and 64 KiB has the connection cut, whatever is sent again."""
+    settings = {"plugin": {"zpipes": {"max_message": largest}}}
+    with BrokerStarter() as start:
+        address = start.in_thread(["zpipes"], settings).address("zpipes", "pipes", 1)
+        publisher, columns = Publisher(address, b"events", b"me", 1 << 30), Columns("left", 7)
+        try:
+            for _ in range(2):  # what comes before it is known how large a chunk may be, and what comes then
+                for _ in range(20):
+                    publisher.put(columns.convert([(NOON, [("scale0", [TASK] * 100)])]))
+                    publisher._close_chunk()
+                end = time.monotonic() + 20
+                while publisher._bytes:
+                    publisher.step(0.2)
+                    assert time.monotonic() < end
+            publisher.put(columns.convert([(NOON, [("scale0", [TASK] * 2 * CHUNK_ROWS)])]))
+            end = time.monotonic() + 20
+            while publisher._bytes or publisher._batches:
+                publisher.step(0.2)
+                assert time.monotonic() < end
+            assert not publisher.lost
+        finally:
+            publisher.close()
+
+
+def test_a_chunk_that_was_made_before_the_limit_was_known_is_counted(peer):
+    peer.put(*[TASK] * 1000)
+    peer.publisher._close_chunk()
+    peer.put(TASK)
+    assert peer.asked() == [b"OPEN", b"events"]
+    peer.answer(b"OK")
+    peer.found(max_chunk=10_000)
+    request = peer.asked()
+    assert len(chunks(request[4])) == 1
+    assert peer.publisher.lost == {"large": 1000}
 
 
 def test_chunks_are_numbered_on(peer):

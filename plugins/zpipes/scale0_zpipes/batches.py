@@ -8,12 +8,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct, error
 
+from scale0_core.api import KIB
+
+ROOM = 64 * KIB
+"""Bytes of a frame beside chunks. libzmq cuts a connection whose frame is too large, and says nothing of it; so the
+socket takes twice as much as a chunk may have and these, and what is too large is refused where it can be told."""
+
 _LENGTH = Struct(">I")
 _ENTRY = Struct(">QI")
 
 
 class BatchError(ValueError):
     """A batch does not have the form it should have."""
+
+
+class TooManyChunksError(BatchError):
+    """A batch has more chunks than are wanted."""
+
+
+def most_chunks(largest: int) -> int:
+    """Return how many chunks may be in a frame, with as many bytes in them as the largest chunk may have."""
+    return (largest + ROOM) // _LENGTH.size
 
 
 def pack_chunks(chunks: Iterable[bytes]) -> bytes:
@@ -24,8 +39,8 @@ def pack_chunks(chunks: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_chunks(batch: bytes) -> list[bytes]:
-    """Take the chunks out of a frame that PUT was given."""
+def unpack_chunks(batch: bytes, most: int = sys.maxsize) -> list[bytes]:
+    """Take the chunks out of a frame that PUT was given; no further than it takes to see that there are too many."""
     chunks: list[bytes] = []
     view, offset = memoryview(batch), 0
     try:
@@ -34,6 +49,8 @@ def unpack_chunks(batch: bytes) -> list[bytes]:
             offset += _LENGTH.size + length
             if offset > len(view):
                 raise BatchError("the last chunk of the batch is cut off")
+            if len(chunks) >= most:
+                raise TooManyChunksError(f"the batch has more than {most} chunks")
             chunks.append(bytes(view[offset - length : offset]))
     except error:
         raise BatchError("the last length in the batch is cut off") from None

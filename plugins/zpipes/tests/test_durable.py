@@ -362,6 +362,19 @@ def test_each_answer_to_puts_sent_ahead_covers_what_is_on_disk_and_no_more():
     assert acknowledged == [3, 5, 7, 7, 9, 11]
 
 
+def test_each_answer_to_writes_sent_ahead_covers_what_is_on_disk():
+    chunks = [b"%d" % number for number in range(1, 11)]
+    script, disk = slow_broker()
+    acknowledged = 0
+    for answer in answers(script, *(("WRITE", "d", chunk) for chunk in chunks)):
+        assert answer == [b"OK"]
+        acknowledged += 1
+        found = chunks_of(crashed(disk))
+        assert len(found) >= acknowledged
+        assert found == chunks[: len(found)]
+    assert acknowledged == len(chunks)
+
+
 def test_each_answer_to_moves_sent_ahead_covers_what_is_on_disk_and_no_more():
     script, disk = slow_broker()
     acknowledged = []

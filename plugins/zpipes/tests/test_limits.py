@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_writer_that_sends_without_end_into_a_full_pipe_does_not_fill_the_memo
         stored += 1
     answers = [writer.recv_multipart()[0] for _ in range(399)]
     assert answers == [b"OK"] * (stored - 1) + [b"ERROR"] * (400 - stored)
+
+
+def test_a_broker_lets_go_of_what_waited_for_a_reader_of_the_binary_dialect_that_has_left(scale0_broker, peer):
+    """Twelve readers leave with 20 MiB each, long before the broker would have taken them for dead."""
+    broker = scale0_broker(["zpipes"])
+    before = peak_mib(broker.process.pid)
+    for number in range(12):
+        reader, writer = peer(address_of(broker)), peer(address_of(broker))
+        assert ask(reader, binary.with_string(binary.INPUT, b"p%d" % number)) == [binary.INPUT_OK]
+        assert ask(writer, binary.with_string(binary.OUTPUT, b"p%d" % number)) == [binary.OUTPUT_OK]
+        for _ in range(20):
+            assert ask(writer, binary.write(b"x" * MIB)) == [binary.WRITE_OK]
+        assert ask(reader, binary.CLOSE) == [binary.CLOSE_OK]
+    assert peak_mib(broker.process.pid) - before < 100
 
 
 # --- files one after the other ----------------------------------------------------------------------------------------
@@ -215,6 +230,37 @@ def test_batches_are_no_larger_than_the_broker_takes(small):
         assert writer.pending == 0
 
 
+def test_many_empty_chunks_in_a_batch_are_no_more_than_a_frame_takes(scale0_broker):
+    here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_message": 1000}}}))
+    with Pipe.open("p", "w", address=here, batch_chunks=1_000_000) as writer:
+        for _ in range(40_000):
+            writer.write(b"")
+        writer.flush(timeout=20)
+        assert writer.pending == 0
+
+
+@pytest.mark.parametrize(("size", "count", "fits"), [(100_000, 20, True), (MIB, 3, False)])
+def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_broker, size, count, fits):
+    """What waits here would make frames for which libzmq cuts the connection, again and again."""
+    here = f"ipc://@scale0-limits-{uuid.uuid4().hex}"
+    first = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here]}}})
+    writer = Pipe.open("p", "w", address=here)
+    first.kill()
+    for _ in range(count):
+        writer.write(b"x" * size, timeout=20)
+        writer.write(b"")
+    scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here], "max_message": 200_000}}})
+    if fits:
+        writer.close(timeout=20)
+        with Pipe.open("p", "r", address=here) as reader:
+            assert [len(reader.read(timeout=20)) for _ in range(2 * count)] == [size, 0] * count
+        return
+    with pytest.raises(PipeTooLargeError, match="at most 200000 bytes"):
+        writer.flush(timeout=20)
+    with pytest.raises(PipeTooLargeError):
+        writer.close()
+
+
 # --- nothing hangs ----------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +326,46 @@ writer.close(), reader.close()
 def test_a_pipe_that_was_opened_before_a_fork_says_so_in_the_child(scale0_broker, how):
     here = address_of(scale0_broker.in_thread(["zpipes"]))
     command = [sys.executable, "-c", FORK, here, how]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"[True, True, True, True, True]"), done.stderr.decode()
+
+
+FORK_OF_ASYNCIO = """
+import asyncio, os, sys
+from scale0_zpipes import PipeError, aio
+address = sys.argv[1]
+async def parent():
+    writer = await aio.Pipe.open("p", "w", address=address)
+    reader = await aio.Pipe.open("p", "r", address=address)
+    await writer.write(b"before")
+    child = os.fork()
+    if not child:  # it leaves the parent's loop as it is: its selector is the parent's as well
+        os.write(1, repr(asyncio.run(use(writer, reader))).encode())
+        os._exit(0)
+    assert (await asyncio.get_running_loop().run_in_executor(None, os.waitpid, child, 0))[1] == 0
+    await writer.flush(20)
+    assert await reader.read(20) == b"before"
+    await writer.close()
+    await reader.close()
+async def use(writer, reader):
+    said = []
+    for each in (writer.flush, lambda: writer.write(b"x"), lambda: reader.read(1), reader.ack, reader.info):
+        try:
+            await each()
+        except PipeError as error:
+            said.append("before a fork" in str(error))
+    await writer.close()
+    await reader.close()
+    async with aio.Pipe.open("q", "w", address=address) as own:
+        await own.write(b"child")
+    return said
+asyncio.run(parent())
+"""
+
+
+def test_so_does_one_of_asyncio(scale0_broker):
+    here = address_of(scale0_broker.in_thread(["zpipes"]))
+    command = [sys.executable, "-c", FORK_OF_ASYNCIO, here]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"[True, True, True, True, True]"), done.stderr.decode()
 

@@ -9,12 +9,12 @@ import pytest
 
 from scale0_core.api import KIB
 from scale0_core.testing import Script, SimDisk
-from scale0_zpipes.batches import pack_chunks, unpack_numbered
+from scale0_zpipes.batches import ROOM, pack_chunks, unpack_numbered
 from scale0_zpipes.service import binary
 from scale0_zpipes.service.answers import PROBE
 from scale0_zpipes.service.journal import Journal
 from scale0_zpipes.service.pipe import BlockedWrite
-from scale0_zpipes.service.pipes import ROOM, ZpipesService
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 
@@ -242,11 +242,22 @@ def test_the_bytes_of_all_that_waits_are_bounded_at_the_exact_value():
         assert (pipes.told("one"), pipes.told("two")) == ([], second)
 
 
-def test_what_comes_before_the_disk_was_read_is_bounded_in_bytes():
-    service = ZpipesService(ZpipesSettings(durable=("*",), max_blocked_bytes=10_000), journal=Journal(SimDisk()))
-    answers = [list(service.receive("pipes", (b"w", b"WRITE", b"p", b"x" * 4000), 1.0)) for _ in range(3)]
-    assert [len(each) for each in answers] == [0, 0, 1]
-    assert answers[2][0][1][1:3] == (b"ERROR", b"429")
+def test_what_comes_before_the_disk_was_read_is_bounded_and_answered_in_order():
+    each = 256 + len("wWRITEd") + 1000
+    pipes = Pipes(durable=("d",), job_delay=1.0, max_blocked_bytes=4 * 10 * each)
+    pipes.say("w", "OPEN", "d")
+    for number in range(30):
+        pipes.say("w", "WRITE", "d", f"{number:1000}")
+    pipes.say("w", "WRITE", "d", "small enough, but one before it was refused")
+    pipes.say("other", "OPEN", "q")
+    assert (pipes.told("w"), pipes.told("other")) == ([], []), "nothing overtakes what is held"
+    pipes.sleep(5)
+    assert pipes.told("w") == ["OK"] * 10 + ["429"] * 22
+    assert pipes.told("other") == ["OK"], "one connection has a quarter of the bound"
+    assert pipes.read_all("d") == [f"{number:1000}" for number in range(9)]
+    pipes.say("w", "WRITE", "d", "again")
+    pipes.sleep(2)
+    assert pipes.told("w") == ["OK"]
 
 
 # --- whose turn it is -------------------------------------------------------------------------------------------------
@@ -429,6 +440,15 @@ def test_the_same_in_the_binary_dialect(waits):
     said = [word.encode("latin-1") for word in pipes.told("w")]
     assert [frame[:3] for frame in said] == [binary.WRITE_OK, binary.WRITE_FAILED, binary.WRITE_OK]
     assert b"1000 bytes" in said[1]
+
+
+def test_a_batch_is_read_no_further_than_to_see_that_it_has_more_chunks_than_a_pipe_may_hold():
+    """A frame of 32 MiB may have eight million empty chunks; to look at each stalls the broker for seconds."""
+    pipes = Pipes(max_pipe_chunks=5)
+    pipes.open("p")
+    pipes.say("w", "PUT", "p", "me", 1, bytes(4 * 5))
+    pipes.say("v", "PUT", "p", "you", 1, bytes(4 * 6) + b"and no batch behind that")
+    assert (pipes.told("w"), pipes.told("v")) == (["OK"], ["413"])
 
 
 def test_the_socket_takes_more_than_a_chunk_may_have():

@@ -223,6 +223,17 @@ class BridgedMajordomo(MajordomoService):
         back = Abroad(service, Dialect.MDP01, (), Parts(), inside=titanic.taker(ident))
         return self._go_abroad(back, body, NO_TERMS, now)
 
+    def _abandon(self, now: float) -> list[Effect]:
+        """End the requests of clients that are gone for good, also those that Scale0 has."""
+        gone = self._gone
+        effects = super()._abandon(now)
+        for number, abroad in [each for each in self._abroad.items() if each[1].back[:1] and each[1].back[0] in gone]:
+            del self._abroad[number]
+            self._abroad_as.pop(abroad.open_as, None)
+            self.counts["abandoned"] += 1
+            effects.append(self._bridge.cancel(abroad.service, number))
+        return effects
+
     def _came_back(self, answer: Answer, now: float) -> Iterable[Effect]:
         abroad = self._abroad.get(answer.number)
         if abroad is None:
@@ -263,6 +274,7 @@ class BridgedMajordomo(MajordomoService):
 
         request.inside = answered
         request.part = lambda body: reply(task, body, more=True)
+        request.retry = task.options.get("retry") is True  # a task that does not say so reaches one worker at most
         self._tasks[task.number] = request
         return self._requested(request, now)
 

@@ -572,8 +572,12 @@ class MajordomoService(Observed, Backpressure):
             service.counts["late"] += 1
             return self._give(worker, now)
         service.replies += 1
+        if options and request.dialect is not OWN and dialects.stands_for_nothing(options):
+            body = ()  # its client has no such option
         if request.parts is not None:
             body = (*request.parts.frames, *body)
+        if not body and request.part is None:
+            body = (b"",)
         if self._telling is not None:
             self._telling.answered(request, worker, body, now)
         if request.inside is not None:

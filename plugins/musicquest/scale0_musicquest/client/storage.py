@@ -123,20 +123,7 @@ class PartialFile(Ordered):
     def __init__(self, target: Path, song: Song) -> None:
         self.target, self.song = target, song
         self.path = target.with_name(f"{target.name}.part")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise storing(self.path, error) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
-            busy = MusicError(
-                f"{self.path} is in use", "another download writes it", "nothing was downloaded", "wait for it to end",
-                stage=Stage.STORE,
-            )  # fmt: skip
-            raise busy from error
+        self._descriptor = _open_alone(self.path)
         size = os.fstat(self._descriptor).st_size
         if size > song.size:  # of something else
             os.ftruncate(self._descriptor, 0)
@@ -193,6 +180,30 @@ class PartialFile(Ordered):
         """Let go of the file, and leave it."""
         self._hasher.abandon()
         os.close(self._descriptor)
+
+
+def _open_alone(path: Path) -> int:
+    """Open a partial file and lock it; raise a MusicError if another download has it, or if it cannot be opened."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise storing(path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(descriptor)
+            busy = MusicError(
+                f"{path} is in use", "another download writes it", "nothing was downloaded", "wait for it to end",
+                stage=Stage.STORE,
+            )  # fmt: skip
+            raise busy from error
+        os.close(descriptor)  # another download has just ended, and this is its whole file under its final name
 
 
 def _rename_to_new(path: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from scale0_spark.zpipes.errors import OptionError, RefusedError, ZpipesError
 from scale0_spark.zpipes.options import Options
-from scale0_spark.zpipes.payloads import batches_of, chunks_of
+from scale0_spark.zpipes.payloads import MOST_BYTES_IN_CHUNK, batches_of, chunks_of
 from scale0_spark.zpipes.wire import Pipes
 
 QUERY_ID = "sql.streaming.queryId"
@@ -49,19 +50,34 @@ def stage(batches: Iterable[pa.RecordBatch], options: Options) -> str | None:
     name = f"spark-staging-{secrets.token_hex(12)}"
     opened = False
     with Pipes(options.address, options.timeout) as pipes:
+        limit: int | None = None
         try:
             first = 1
             for batch in batches:
-                for count, frame in batches_of(chunks_of(batch, options.payload)):
-                    if not opened:
-                        opened = True
-                        pipes.ask("OPEN", name, str(int(options.staging_timeout * 1000)))
+                chunks = chunks_of(batch, options.payload)
+                if len(chunks) and not opened:
+                    opened = True
+                    pipes.ask("OPEN", name, str(int(options.staging_timeout * 1000)))
+                    state = pipes.state(name)
+                    limit = None if state is None else state.max_chunk
+                for count, frame in batches_of(chunks, _most_bytes(chunks, limit)):
                     first = _put(pipes, name, first, count, frame)
         except BaseException:
             if opened:
                 discard(pipes, [name])
             raise
     return name if opened else None
+
+
+def _most_bytes(chunks: pa.BinaryArray, limit: int | None) -> int:
+    """Return the bytes for one request: the broker cuts the connection of whoever sends far more than a chunk."""
+    largest = pc.max(pc.binary_length(chunks)).as_py() or 0
+    if limit is not None and largest > limit:
+        raise ZpipesError(
+            f"a chunk of {largest} bytes is too large", f"the broker takes at most {limit} bytes",
+            "nothing of this batch was written", "make chunks smaller, or raise max_message of the broker",
+        )  # fmt: skip
+    return MOST_BYTES_IN_CHUNK if limit is None else min(MOST_BYTES_IN_CHUNK, limit)
 
 
 def _put(pipes: Pipes, name: str, first: int, count: int, frame: pa.Buffer) -> int:

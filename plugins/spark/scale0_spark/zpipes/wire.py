@@ -47,6 +47,8 @@ class PipeState:
     links: int
     durable: bool
     groups: Mapping[str, int]
+    max_chunk: int | None = None
+    """Bytes in one chunk, at most; None where the broker does not say."""
 
     @classmethod
     def read(cls, pipe: str, text: bytes) -> PipeState:
@@ -55,7 +57,9 @@ class PipeState:
             row = json.loads(text)
             groups = {str(name): int(group["next"]) for name, group in row["groups"].items()}
             numbers = (int(row["first"]), int(row["next"]), int(row["links"]))
-            return cls(float(row["made"]), *numbers, durable=bool(row["durable"]), groups=groups)
+            limit = row.get("max_chunk")
+            most = None if limit is None else int(limit)
+            return cls(float(row["made"]), *numbers, durable=bool(row["durable"]), groups=groups, max_chunk=most)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise AnswerError(f"the broker's account of pipe {pipe} is malformed", repr(error)) from None
 

@@ -105,12 +105,12 @@ def refused(pipe: bytes, code: int, reason: str, stage: Stage, consequence: str 
     return kind(what, printable(reason, 1000), consequence, remedy, pipe=pipe, stage=stage, code=code)
 
 
-def too_large(pipe: bytes, size: int, limit: int) -> PipeTooLargeError:
+def too_large(pipe: bytes, size: int, limit: int, consequence: str = "it was not written") -> PipeTooLargeError:
     """Make the error for a chunk that the broker would refuse."""
     what = f"pipe {printable(pipe)}: a chunk of {size} bytes is too large"
     why = f"the broker takes at most {limit} bytes"
     remedy = "write smaller chunks, or raise plugin.zpipes.max_message and max_pipe_bytes"
-    return PipeTooLargeError(what, why, "it was not written", remedy, pipe=pipe, code=413)
+    return PipeTooLargeError(what, why, consequence, remedy, pipe=pipe, code=413)
 
 
 def inherited(pipe: bytes) -> PipeError:

@@ -7,7 +7,7 @@ from collections import deque
 from random import Random
 
 from scale0_core.api import MIB, Frames, printable
-from scale0_zpipes.batches import pack_chunks, unpack_numbered
+from scale0_zpipes.batches import most_chunks, pack_chunks, unpack_numbered
 from scale0_zpipes.client.errors import PipeError, Stage, refused, too_large
 from scale0_zpipes.client.session import NEVER, Session
 
@@ -160,11 +160,40 @@ class WriterSession(Session):
         self._ping_at = now + PING_AFTER if owed else NEVER
 
     def _understood(self, command: bytes, frames: Frames) -> None:
-        """Send no more at once than the broker takes in one frame."""
-        if command == b"INFO":
-            self._batch_bytes = min(self._batch_bytes, self.info.get("max_chunk", self._batch_bytes))
+        """Send no more at once than the broker takes in one frame; one that was started anew may take less."""
+        limit = self.info.get("max_chunk") if command == b"INFO" else None
+        if limit is None:
+            return
+        self._batch_bytes = min(self._batch_bytes, limit)
+        self._batch_chunks = min(self._batch_chunks, most_chunks(limit))
+        if self._open:
+            self._batches.append(self._open)
+            self._open, self._open_bytes, self._cut_at = [], 0, NEVER
+        if any(len(batch) > self._batch_chunks or self._is_too_large(batch) for batch in self._batches):
+            self._cut_again()
+        largest = max((len(chunk) for batch in self._batches for chunk in batch), default=0)
+        if largest > limit:
+            self.error = too_large(self.name, largest, limit, f"{self.pending} chunks are not confirmed")
+
+    def _is_too_large(self, batch: list[bytes]) -> bool:
+        return len(batch) > 1 and sum(map(len, batch)) > self._batch_bytes
+
+    def _cut_again(self) -> None:
+        """Make batches anew of all that is not acknowledged; nothing of it is under way."""
+        batches: deque[list[bytes]] = deque()
+        size = 0
+        for chunk in (chunk for batch in self._batches for chunk in batch):
+            size += len(chunk)
+            if not batches or len(batches[-1]) >= self._batch_chunks or size > self._batch_bytes:
+                batches.append([])
+                size = len(chunk)
+            batches[-1].append(chunk)
+        self._batches = batches
 
     def _opened(self, now: float) -> None:
+        if self.error is not None:
+            self._drop(now)
+            return
         self._push(now)
 
     def _forget_connection(self) -> None:

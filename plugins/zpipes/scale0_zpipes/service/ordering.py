@@ -36,6 +36,45 @@ class Answer:
         self.times = 1
 
 
+class Early:
+    """Requests that came before the pipes on disk were known, in the order in which they came, within bounds.
+
+    Beyond these a connection's requests are refused, in their place, and with them all that follow.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._held: list[Frames | Answer] = []
+        self._size_of: dict[bytes, int] = {}
+        self._refused: dict[bytes, Answer] = {}
+
+    def hold(self, frames: Frames, envelope: Frames) -> None:
+        """Keep a request, or when too much is held its refusal."""
+        peer = frames[0]
+        if peer in self._refused:
+            self._refused[peer].times += 1
+            return
+        cost = OVERHEAD + sum(map(len, frames))
+        mine = self._size_of.get(peer, 0) + cost
+        if self._size + cost > max(self._most, cost) or mine > max(self._most // SHARE, cost):
+            refusal = Refusal(429, "the pipes on disk are still being read")
+            self._refused[peer] = Answer((*envelope, *refusal.frames))
+            self._held.append(self._refused[peer])
+            return
+        self._held.append(frames)
+        self._size += cost
+        self._size_of[peer] = mine
+
+    def take_all(self) -> list[Frames | Answer]:
+        """Take out the requests, and the answers of those that were refused."""
+        held, self._held = self._held, []
+        self._size = 0
+        self._size_of.clear()
+        self._refused.clear()
+        return held
+
+
 class Line:
     """A connection that has requests without an answer."""
 
@@ -134,6 +173,14 @@ class Ordering:
         if line is None or not line.on_disk:
             return [(SOCKET, frames)]
         line.held.appendleft(Answer(frames))
+        return []
+
+    def answer_last(self, peer: bytes, answer: Answer) -> list[Effect]:
+        """Answer requests that come behind all others of their connection: now, or when those are answered."""
+        line = self.lines.get(peer)
+        if line is None:
+            return [(SOCKET, answer.frames)] * answer.times
+        line.held.append(answer)
         return []
 
     def take(self, peer: bytes, line: Line) -> Iterator[Effect]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 from scale0_core.api import KIB, Effect, Endpoint, Event, Frames, JobResult, SocketKind, get_logger
-from scale0_zpipes.batches import BatchError, unpack_chunks
+from scale0_zpipes.batches import ROOM, BatchError, TooManyChunksError, unpack_chunks
 from scale0_zpipes.service.activity import Activity
 from scale0_zpipes.service.answers import (
     OK,
@@ -30,7 +30,7 @@ from scale0_zpipes.service.answers import (
 from scale0_zpipes.service.forgotten import Forgotten
 from scale0_zpipes.service.journal import Acked, Dropped, GroupDropped, Journal, Purged, Record, Removed
 from scale0_zpipes.service.keeper import Keeper
-from scale0_zpipes.service.ordering import OVERHEAD, OVERTAKING
+from scale0_zpipes.service.ordering import OVERTAKING, Answer, Early
 from scale0_zpipes.service.pipe import PRODUCER, BlockedWrite, Log, Pipe, Waiting
 from scale0_zpipes.service.readers import Readers, use_nameless
 from scale0_zpipes.service.rows import group_row, pipe_row, stream_row
@@ -46,14 +46,9 @@ LOG = get_logger("plugin.zpipes")
 SIGNATURE = b"\xaa\xa0"
 """The first bytes of every message of the binary dialect."""
 
-ROOM = 64 * KIB
-"""Bytes of a frame beside chunks. libzmq cuts a connection whose frame is too large, and says nothing of it; so the
-socket takes twice as much as a chunk may have, and what is too large is refused here, where it can be told."""
-
 MAX_PRODUCER = 64
 MAX_LISTED = 1000
 MAX_FETCHED = 100_000
-MAX_HELD = 100_000
 SWEEP_SLICE = 1000
 SWEEP_PAUSE = 0.01
 NEVER = float("inf")
@@ -96,9 +91,7 @@ class ZpipesService:
         )  # fmt: skip
         self._ordering = self._writers.ordering
         self._lines = self._ordering.lines
-        self._held: list[Frames] = []
-        """Requests that came before the pipes on disk were known."""
-        self._held_bytes = 0
+        self._early = Early(settings.max_blocked_bytes)
         self._probed: dict[bytes, list[tuple[Pipe, Turn]]] = {}
         """Writers that were asked at ``_probed_at`` whether they are there, by connection."""
         self._probed_at = NEVER
@@ -280,8 +273,7 @@ class ZpipesService:
         """Take what the disk says."""
         if self._keeper.recovering:
             self._keeper.recovered(result, now)
-            held, self._held, self._held_bytes = self._held, [], 0
-            return [effect for frames in held for effect in self.receive(SOCKET, frames, now)]
+            return self._begin(now)
         effects = [*self._keeper.done(result, now), *self._settle(now)]
         self._ordering.job_done(result.token)
         return [*effects, *self._go_on(now)]
@@ -342,7 +334,8 @@ class ZpipesService:
         envelope = frames[:start]
         try:
             if self._keeper.recovering:
-                return self._hold(frames)
+                self._early.hold(frames, envelope)
+                return ()
             if len(frames) == start:
                 raise Refusal(400, "a request has a command")
             if word not in self.COMMANDS:
@@ -387,13 +380,15 @@ class ZpipesService:
             line.arrived = None
         return effects
 
-    def _hold(self, frames: Frames) -> Iterable[Effect]:
-        size = sum(map(len, frames)) + OVERHEAD
-        if len(self._held) >= MAX_HELD or self._held_bytes + size > max(self._settings.max_blocked_bytes, size):
-            raise Refusal(429, "the pipes on disk are still being read")
-        self._held.append(frames)
-        self._held_bytes += size
-        return ()
+    def _begin(self, now: float) -> list[Effect]:
+        """Take the requests that came before the pipes on disk were known."""
+        effects: list[Effect] = []
+        for each in self._early.take_all():
+            if isinstance(each, Answer):
+                effects += self._ordering.answer_last(each.frames[0], each)
+            else:
+                effects += self.receive(SOCKET, each, now)
+        return [*effects, *self._go_on(now)]
 
     def _open(self, envelope: Frames, arguments: Frames, now: float) -> Iterable[Effect]:
         name = name_in(arguments[0])
@@ -452,7 +447,9 @@ class ZpipesService:
         if not 1 <= len(producer) <= MAX_PRODUCER or not first:
             raise Refusal(400, f"a writer's id has 1 to {MAX_PRODUCER} bytes, and its chunks are counted from 1")
         try:
-            chunks = unpack_chunks(arguments[3])
+            chunks = unpack_chunks(arguments[3], self._settings.max_pipe_chunks)
+        except TooManyChunksError as error:
+            raise Refusal(413, f"{error}, which a pipe may hold") from error
         except BatchError as error:
             raise Refusal(400, str(error)) from error
         patience = patience_in(arguments[4]) if len(arguments) > 4 else None

@@ -606,6 +606,7 @@ class Streams:
         if isinstance(end, _Reader):
             del self._readers[end.peer]
             self._total -= end.size
+            end.chunks = None  # its alarm stays for a while, and must not keep what waited
             if pipe is not None and pipe.writer is not None:
                 self._reader_dropped(pipe.writer, now, out)
         else:

@@ -12,10 +12,10 @@ from random import Random
 
 import attrs
 import pytest
-from scale0_core.client.brokers import Place, Route
 
 from scale0_core.client.calls import Call, check_call
 from scale0_core.client.frontend import Frontend
+from scale0_core.client.kit.route import Place, Route
 from scale0_core.client.session import Session, WorkerState
 from scale0_core.config.network import GroupBroker, GroupConfig
 from scale0_core.network.service import NetworkSockets

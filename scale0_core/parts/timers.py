@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
+from math import inf
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -13,7 +15,7 @@ LEAST_CLEARED = 64
 
 
 class Deadlines(Generic[K, V]):
-    """Keeps items by the moment they are due, in steps of ``grain`` seconds.
+    """Keeps items by the moment they are due, in steps of ``grain`` seconds; with 0 to the very moment.
 
     Setting and removing cost two operations on a dict each, however many there are: a heap of single items would cost a
     walk, and removed items would stay in it until they are due. Nothing is due early; it may be late by one step. What
@@ -22,9 +24,9 @@ class Deadlines(Generic[K, V]):
 
     def __init__(self, grain: float = 0.05) -> None:
         self._grain = grain
-        self._slots: dict[int, dict[K, V]] = {}
-        self._slot_of: dict[K, int] = {}
-        self._order: list[int] = []
+        self._slots: dict[float, dict[K, V]] = {}
+        self._slot_of: dict[K, float] = {}
+        self._order: list[float] = []
         self._clear_at = LEAST_CLEARED
 
     def __len__(self) -> int:
@@ -35,7 +37,7 @@ class Deadlines(Generic[K, V]):
 
     def set(self, key: K, when: float, item: V) -> None:
         """Have an item come due at ``when``; an earlier setting of the key no longer counts."""
-        slot = int(when / self._grain) + 1
+        slot = (int(when / self._grain) + 1) * self._grain if self._grain else when
         before = self._slot_of.get(key)
         if before is not None:
             if before == slot:
@@ -63,21 +65,35 @@ class Deadlines(Generic[K, V]):
         self._order = sorted(self._slots)
         self._clear_at = max(LEAST_CLEARED, 2 * len(self._order))
 
-    def next(self) -> float | None:
-        """Say when the next item is due."""
+    @property
+    def due(self) -> float:
+        """When the next item is due; infinity when there is none."""
         order, slots = self._order, self._slots
         while order:
             if slots[order[0]]:
-                return order[0] * self._grain
+                return order[0]
             del slots[heapq.heappop(order)]
-        return None
+        return inf
+
+    def next(self) -> float | None:
+        """Return when the next item is due, or None."""
+        due = self.due
+        return None if due == inf else due
 
     def take(self, now: float) -> list[V]:
         """Take out all that is due, in order of time."""
         due: list[V] = []
-        while (when := self.next()) is not None and when <= now:
+        while self.due <= now:
             entries = self._slots.pop(heapq.heappop(self._order))
             for key in entries:
                 del self._slot_of[key]
             due.extend(entries.values())
         return due
+
+    def expire(self, now: float) -> Iterator[V]:
+        """Take out what is due one by one: what is removed or set anew meanwhile does not come."""
+        while self.due <= now:
+            entries = self._slots[self._order[0]]
+            key = next(iter(entries))
+            del self._slot_of[key]
+            yield entries.pop(key)

@@ -114,3 +114,25 @@ def test_steps_that_became_empty_do_not_pile_up():
         deadlines.set(number, 1000.0 + number, number)
     assert deadlines.take(2000.0) == list(range(1000))
     assert deadlines.take(2e9) == [-1]
+
+
+def test_without_a_grain_an_item_is_due_at_the_very_moment_and_the_first_set_comes_first():
+    deadlines: Deadlines[str, str] = Deadlines(0)
+    for key, when in (("late", 2.0), ("b", 1.25), ("a", 1.25)):
+        deadlines.set(key, when, key)
+    assert (deadlines.due, deadlines.next(), deadlines.take(1.2)) == (1.25, 1.25, [])
+    assert deadlines.take(1.25) == ["b", "a"]
+    deadlines.remove("late")
+    assert (deadlines.due, deadlines.next()) == (float("inf"), None)
+
+
+def test_what_is_removed_or_set_anew_while_others_expire_does_not_come():
+    deadlines: Deadlines[str, str] = Deadlines(0)
+    for key in "abcd":
+        deadlines.set(key, 1.0, key)
+    seen = []
+    for key in deadlines.expire(1.0):
+        seen.append(key)
+        deadlines.remove("b")
+        deadlines.set("c", 2.0, "c")
+    assert (seen, deadlines.take(2.0)) == (["a", "d"], ["c"])

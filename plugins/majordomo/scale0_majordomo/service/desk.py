@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heappop, heappush
 from typing import NamedTuple
 from zlib import crc32
 
@@ -235,7 +235,7 @@ class Service:
         self.levels: dict[int, FairQueue] = {}
         """Queues by priority."""
         self._order: list[int] = []
-        """Their priorities, the largest first: a heap of negative numbers."""
+        """Their priorities, the largest last."""
         self.waiting = 0
         self.queue_bytes = 0
         self.next_due = NEVER
@@ -359,9 +359,9 @@ class Service:
         if level is None:
             if len(self.levels) > 2 * self.waiting + SPARE:
                 self.levels = {each: queue for each, queue in self.levels.items() if len(queue)}
-                self._order = sorted(-each for each in self.levels)
+                self._order = sorted(self.levels)
             level = self.levels[priority] = FairQueue()
-            heappush(self._order, -priority)
+            insort(self._order, priority)
         return level
 
     def take_request(self, worker: Worker) -> Request | None:
@@ -375,16 +375,14 @@ class Service:
 
     def _most_urgent(self) -> Request | None:
         request = None
-        passed = []  # all in these is of clients that are held
-        while self._order and request is None:
-            level = self.levels[-self._order[0]]
+        for place in range(len(self._order) - 1, -1, -1):  # where nothing is taken, all is of clients that are held
+            priority = self._order[place]
+            level = self.levels[priority]
             request = level.take()
             if not len(level):
-                del self.levels[-heappop(self._order)]
-            elif request is None:
-                passed.append(heappop(self._order))
-        for priority in passed:
-            heappush(self._order, priority)
+                del self.levels[priority], self._order[place]
+            if request is not None:
+                break
         return request
 
     def unwait(self, request: Request) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from scale0_core.api import KIB, Effect, Endpoint, FastPath, Frames, JobResult, SocketKind, get_logger, printable
+from scale0_core.api import (
+    KIB,
+    Deadlines,
+    Effect,
+    Endpoint,
+    FastPath,
+    Frames,
+    JobResult,
+    SocketKind,
+    get_logger,
+    printable,
+)
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import MAX_ID, MAX_OPTIONS, Dialect, Said, Side, Terms, Word
 from scale0_majordomo.service import mmi
@@ -17,7 +27,6 @@ from scale0_majordomo.service.desk import (
     COUNTS,
     DRAINING,
     LONGEST_LABEL,
-    SPARE,
     Outcome,
     Parts,
     Request,
@@ -90,11 +99,8 @@ class MajordomoService(Observed, Backpressure):
         """Requests of clients that gave them an id, by envelope and id."""
         self._addresses = count(1)
         self._names = count(1)
-        self._numbers = count()
         self._watch = WorkerWatch(settings, self._workers)
-        self._timers: list[tuple[float, int, Request]] = []
-        self._timers_over = 0
-        """How many of the timers are of requests that are done."""
+        self._timers: Deadlines[Request, Request] = Deadlines(0)
         self._queues: dict[Service, None] = {}
         """Services with requests that may become due."""
         self._sweep_due = NEVER
@@ -175,9 +181,7 @@ class MajordomoService(Observed, Backpressure):
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        due = min(self._sweep_due, self._watch.due, self._gone_due, self._resume_due)
-        if self._timers and self._timers[0][0] < due:
-            due = self._timers[0][0]
+        due = min(self._sweep_due, self._watch.due, self._gone_due, self._resume_due, self._timers.due)
         if self._titanic is not None and (titanic := self._titanic.next_deadline()) is not None:
             due = min(due, titanic)
         return None if due == NEVER else due
@@ -191,13 +195,9 @@ class MajordomoService(Observed, Backpressure):
             for worker in silent:
                 effects += self._lose(worker, "silent", now)
             effects += [(SOCKET, beat) for beat in beats if beat[0] in self._workers]
-        while self._timers and self._timers[0][0] <= now:
-            _, _, request = heappop(self._timers)
+        for request in self._timers.expire(now):
             request.timed = False
-            if request.done:
-                self._timers_over -= 1
-            else:
-                effects += self._time_over(request)
+            effects += self._time_over(request)
         if self._resume_due <= now:
             effects += self._resume(now)
         if self._gone_due <= now:
@@ -394,6 +394,7 @@ class MajordomoService(Observed, Backpressure):
         service = worker.service
         del self._workers[worker.peer]
         service.leave(worker)
+        self._watch.end(worker)
         LOG.debug("a worker is gone", service=service.name, peer=worker.peer, why=why, in_hand=len(worker.in_hand))
         held = list(worker.in_hand.values())
         worker.in_hand.clear()
@@ -529,7 +530,7 @@ class MajordomoService(Observed, Backpressure):
         if timeout is not None:
             request.timed = True
             request.ends = now + timeout
-            heappush(self._timers, (request.ends, next(self._numbers), request))
+            self._timers.set(request, request.ends, request)
         return self._requested(request, now)
 
     def _place(self, request: Request, now: float) -> Iterable[Effect]:
@@ -642,15 +643,11 @@ class MajordomoService(Observed, Backpressure):
 
     def _finish(self, request: Request) -> None:
         request.done = True
-        request.body = ()  # a timer, or a worker that was told to stop, may keep it for long
+        request.body = ()  # a worker that was told to stop may keep it for long
         if request.open_as:
             del self._open[request.open_as]
         if request.timed:
-            self._timers_over += 1
-            if self._timers_over > SPARE and self._timers_over * 2 > len(self._timers):
-                self._timers = [timer for timer in self._timers if not timer[2].done]
-                heapify(self._timers)
-                self._timers_over = 0
+            self._timers.remove(request)
 
     def _fail(self, request: Request, outcome: str, code: int, reason: str) -> list[Effect]:
         """Answer a request with an error, where its client's dialect has such a thing."""

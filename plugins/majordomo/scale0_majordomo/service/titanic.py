@@ -30,11 +30,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from typing import Protocol
 
-from scale0_core.api import MIB, Effect, Frames, Job, JobResult, get_logger
+from scale0_core.api import MIB, Deadlines, Effect, Frames, Job, JobResult, backoff_seconds, get_logger
 from scale0_majordomo.service.desk import Inside
 from scale0_majordomo.service.titanic_store import (
     Close,
@@ -162,8 +160,7 @@ class Titanic:
         self._full: list[Lane] = []
         self._absent: dict[bytes, Lane] = {}
         self._handing_out = False
-        self._paused: list[tuple[float, int, Entry]] = []
-        self._numbers = count()
+        self._paused: Deadlines[Entry, Entry] = Deadlines(0)
         self._open_due = 0.0
         self._sweep_every = min(SWEEP_EVERY, max(self._expiry / 4, 0.01))
         self._sweep_due = NEVER
@@ -323,9 +320,7 @@ class Titanic:
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        due = min(self._open_due, self._sweep_due, self._absent_due)
-        if self._paused and self._paused[0][0] < due:
-            due = self._paused[0][0]
+        due = min(self._open_due, self._sweep_due, self._absent_due, self._paused.due)
         return None if due == NEVER else due
 
     def on_deadline(self, now: float) -> list[Effect]:
@@ -341,8 +336,7 @@ class Titanic:
             self._absent_due = NEVER
             self._ready += self._absent.values()
             self._absent.clear()
-        while self._paused and self._paused[0][0] <= now:
-            entry = heappop(self._paused)[2]
+        for entry in self._paused.take(now):
             if entry.reply is not None:
                 effects.append(self._save(entry))
                 continue
@@ -479,9 +473,8 @@ class Titanic:
         return self._hand_out(now)
 
     def _pause(self, entry: Entry, now: float) -> None:
+        self._paused.set(entry, now + backoff_seconds(entry.tries, PAUSE, LONGEST_PAUSE), entry)
         entry.tries += 1
-        pause = min(PAUSE * 2 ** min(entry.tries - 1, 10), LONGEST_PAUSE)
-        heappush(self._paused, (now + pause, next(self._numbers), entry))
 
     def _release(self, entry: Entry) -> None:
         """Give back the place of a request among those in flight; with it there may be room for any service."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING
 
-from scale0_core.api import Frames
+from scale0_core.api import Deadlines, Frames
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import Word
 from scale0_majordomo.service.queues import NEVER
@@ -16,8 +14,6 @@ from scale0_majordomo.settings import MajordomoSettings
 if TYPE_CHECKING:
     from scale0_majordomo.service.desk import Worker
 
-SPARE = 64
-"""So many alarms of workers that are gone are kept, before a tidy-up is worth it."""
 PROBES = (0.005, 0.05)
 """Seconds after a lost connection at which the workers that have requests are asked: the first may be too early."""
 PROBE_COST = 0.0005
@@ -32,8 +28,7 @@ class WorkerWatch:
     def __init__(self, settings: MajordomoSettings, workers: Mapping[bytes, Worker]) -> None:
         self._settings = settings
         self._workers = workers
-        self._numbers = count()
-        self.alarms: list[tuple[float, int, Worker]] = []
+        self.alarms: Deadlines[Worker, Worker] = Deadlines(0)
         self._lost_at = -NEVER
         self._probe_due = NEVER
         self._probe_not_before = -NEVER
@@ -41,14 +36,15 @@ class WorkerWatch:
     @property
     def due(self) -> float:
         """When there is something to do."""
-        return min(self._probe_due, self.alarms[0][0]) if self.alarms else self._probe_due
+        return min(self._probe_due, self.alarms.due)
 
     def begin(self, worker: Worker, now: float) -> None:
-        """Watch a worker, until its credit is 0."""
-        if len(self.alarms) > 2 * len(self._workers) + SPARE:
-            self.alarms = [alarm for alarm in self.alarms if alarm[2].credit]
-            heapify(self.alarms)
+        """Watch a worker."""
         self._set_alarm(worker, now)
+
+    def end(self, worker: Worker) -> None:
+        """Watch a worker no more."""
+        self.alarms.remove(worker)
 
     def connection_lost(self, now: float) -> None:
         """Ask the workers that have requests, in a moment, whether it was one of them."""
@@ -63,10 +59,7 @@ class WorkerWatch:
         """Return the workers that have been silent for too long, and the heartbeats to send."""
         silent: list[Worker] = []
         beats: list[Frames] = []
-        while self.alarms and self.alarms[0][0] <= now:
-            worker = heappop(self.alarms)[2]
-            if not worker.credit:
-                continue
+        for worker in self.alarms.take(now):
             if now - worker.heard >= self._patience(worker):
                 silent.append(worker)
                 continue
@@ -79,7 +72,7 @@ class WorkerWatch:
 
     def _set_alarm(self, worker: Worker, now: float) -> None:
         due = min(worker.sent + self._settings.heartbeat, worker.heard + self._patience(worker))
-        heappush(self.alarms, (max(due, now + 0.001), next(self._numbers), worker))
+        self.alarms.set(worker, max(due, now + 0.001), worker)
 
     def _patience(self, worker: Worker) -> float:
         return self._settings.busy_timeout if worker.in_hand else self._settings.heartbeat * self._settings.liveness

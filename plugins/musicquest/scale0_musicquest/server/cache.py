@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nlargest, nsmallest
-
 import attrs
 
 from scale0_musicquest.songs import Hit
@@ -31,7 +29,7 @@ class Popularity:
         if now - self._since > REBASE_AFTER:
             self._rebase(now)
         if name not in self._scores and len(self._scores) >= self._size:
-            for worst in nsmallest(max(1, self._size // SHARE), self._scores, key=self._scores.__getitem__):
+            for worst in sorted(self._scores, key=self._scores.__getitem__)[: max(1, self._size // SHARE)]:
                 del self._scores[worst]
         # instead of all counts getting smaller, those that are added get larger
         self._scores[name] = self._scores.get(name, 0.0) + self._weight(now)
@@ -42,7 +40,7 @@ class Popularity:
 
     def top(self, most: int, now: float) -> list[tuple[str, float]]:
         """Give the most wanted songs with their counts as of now, the first first."""
-        best = nlargest(most, self._scores.items(), key=lambda entry: entry[1])
+        best = sorted(self._scores.items(), key=lambda entry: entry[1], reverse=True)[:most]
         return [(name, score / self._weight(now)) for name, score in best]
 
     def _weight(self, now: float) -> float:
@@ -101,7 +99,7 @@ class Cache:
         self._entries = {name: entry for name, entry in self._entries.items() if entry.expires > now}
         excess = len(self._entries) - self._size + max(1, self._size // SHARE)
         if excess > 0:
-            for name in nsmallest(excess, self._entries, key=self._worth):
+            for name in sorted(self._entries, key=self._worth)[:excess]:
                 del self._entries[name]
 
     def _worth(self, name: str) -> tuple[bool, float]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from scale0_core.api import Effect, Frames, get_logger
+from scale0_core.api import Deadlines, Effect, Frames, get_logger
 from scale0_zpipes.batches import pack_columns, pack_numbered
 from scale0_zpipes.service.answers import PROBE, SOCKET, Refusal
 from scale0_zpipes.service.keeper import Keeper
 from scale0_zpipes.service.pipe import Log, Pipe, Waiting
 from scale0_zpipes.service.stock import Stock
-from scale0_zpipes.service.timers import Timers
 
 LOG = get_logger("plugin.zpipes")
 
@@ -35,7 +34,7 @@ class Readers:
         """When a connection was lost last."""
         self.refusing: set[Pipe] = set()
         """Pipes at which reads stand that get no chunk, but must wait for their turn."""
-        self.timers: Timers[Waiting] = Timers()
+        self.timers: Deadlines[Waiting, tuple[Pipe, Waiting]] = Deadlines(0)
         self._delivered: list[tuple[Frames, Pipe, int]] = []
         """Chunks delivered at ``_delivered_at`` of which it must be known where they came from."""
         self._delivered_at = float("-inf")
@@ -131,7 +130,7 @@ class Readers:
 
     def _end(self, read: Waiting) -> None:
         read.over = True
-        self.timers.cancel(read)
+        self.timers.remove(read)
 
     def gone(self, peer: bytes, now: float) -> list[Pipe]:
         """Let go of all that a peer was waiting for or was lent; give the pipes that it read."""
@@ -198,7 +197,7 @@ class Readers:
     def _set_timer(self, pipe: Pipe, read: Waiting, patience: float, now: float) -> list[Effect]:
         if not patience:
             return self._time_is_over(pipe, read)
-        self.timers.set(now + patience, pipe, read)
+        self.timers.set(read, now + patience, (pipe, read))
         return []
 
     def serve(self, pipe: Pipe, now: float) -> list[Effect]:
@@ -311,7 +310,7 @@ class Readers:
     def on_deadline(self, now: float) -> list[Effect]:
         """End the reads that have waited long enough."""
         self.settle(now)
-        return [effect for pipe, read in self.timers.ended(now) for effect in self._time_is_over(pipe, read)]
+        return [effect for pipe, read in self.timers.expire(now) for effect in self._time_is_over(pipe, read)]
 
     def _time_is_over(self, pipe: Pipe, read: Waiting) -> list[Effect]:
         """Answer a read whose time is over; one behind others, when they are answered."""

@@ -29,12 +29,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from heapq import heapify, heappop, heappush
-from itertools import count
 from math import inf
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from scale0_core.api import KIB, MIB
+from scale0_core.api import KIB, MIB, Deadlines
 from scale0_zpipes.service import binary
 from scale0_zpipes.service.answers import SOCKET
 from scale0_zpipes.service.binary import (
@@ -221,8 +219,7 @@ class Streams:
         self._total = 0
         self._waiting = 0
         self._stalled: dict[_Writer, None] = {}
-        self._alarms: list[tuple[float, int, _Reader | _Writer]] = []
-        self._numbers = count()
+        self._alarms: Deadlines[_Reader | _Writer, _Reader | _Writer] = Deadlines(0)
         self.dropped = {"silent": 0, "gone": 0, "overrun": 0}
         self._usage: Usage | None = None
 
@@ -600,6 +597,7 @@ class Streams:
         """Detach a client from its pipe, which ends with that, and know it no longer."""
         pipe, end.pipe = end.pipe, None
         end.alarm = GONE
+        self._alarms.remove(end)
         self._discard(end.mailbox)
         if pipe is not None:
             del self._pipes[pipe.name]
@@ -633,19 +631,13 @@ class Streams:
 
     def next_deadline(self) -> float | None:
         """Say when somebody is to be looked at."""
-        alarms = self._alarms
-        while alarms and alarms[0][0] != alarms[0][2].alarm:
-            heappop(alarms)
-        return alarms[0][0] if alarms else None
+        return self._alarms.next()
 
     def on_deadline(self, now: float) -> list[Reply]:
         """End pending requests whose time is over, and drop clients that were silent for too long."""
         out: list[Reply] = []
-        alarms = self._alarms
-        while alarms and alarms[0][0] <= now:
-            when, _, end = heappop(alarms)
-            if when == end.alarm:
-                self._look_at(end, now, out)
+        for end in self._alarms.expire(now):
+            self._look_at(end, now, out)
         self._settle(now, out)
         return out
 
@@ -677,12 +669,9 @@ class Streams:
     def _set_alarm(self, end: _Reader | _Writer, when: float) -> None:
         end.alarm = when
         if when == inf:
-            return
-        alarms = self._alarms
-        heappush(alarms, (when, next(self._numbers), end))
-        if len(alarms) > 2 * self.clients + 1000:  # most belong to clients that left, or were replaced by earlier ones
-            alarms[:] = {alarm[2]: alarm for alarm in alarms if alarm[0] == alarm[2].alarm}.values()
-            heapify(alarms)
+            self._alarms.remove(end)
+        else:
+            self._alarms.set(end, when, end)
 
 
 def _times(end: _Reader | _Writer, timeout: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from scale0_core.api import Effect, Frames, JobResult
+from scale0_core.api import Deadlines, Effect, Frames, JobResult
 from scale0_zpipes.service.answers import OK, SOCKET, Refusal, disk_refused, when_safe
 from scale0_zpipes.service.keeper import Keeper
 from scale0_zpipes.service.ordering import OVERHEAD, Ordering
@@ -13,7 +13,6 @@ from scale0_zpipes.service.pipe import BlockedWrite, Pipe
 from scale0_zpipes.service.readers import Readers
 from scale0_zpipes.service.records import Record, Stored, Wrote
 from scale0_zpipes.service.stock import Stock
-from scale0_zpipes.service.timers import Timers
 
 MAX_PRODUCERS = 10_000
 CHUNK_OVERHEAD = 64
@@ -35,7 +34,7 @@ class Writers:
         """Whether some write waits since all pipes together are full."""
         self._purging: Pipe | None = None
         self._purged = 0
-        self.timers: Timers[BlockedWrite] = Timers()
+        self.timers: Deadlines[BlockedWrite, tuple[Pipe, BlockedWrite]] = Deadlines(0)
 
     def admit(self, pipe: Pipe, write: BlockedWrite, patience: float | None, now: float) -> list[Effect]:
         """Store a write, or let it wait for room."""
@@ -60,7 +59,7 @@ class Writers:
             raise Refusal(429, f"{self._stock.why_full(pipe)}, and too many writes wait for room")
         self._let_wait(pipe, write)
         if patience is not None:
-            self.timers.set(arrived + patience, pipe, write)
+            self.timers.set(write, arrived + patience, (pipe, write))
         return []
 
     def _let_wait(self, pipe: Pipe, write: BlockedWrite) -> None:
@@ -99,7 +98,7 @@ class Writers:
         return self._stock.has_room(pipe, len(new), sum(map(len, new)))
 
     def _end_waiting(self, pipe: Pipe, write: BlockedWrite) -> None:
-        self.timers.cancel(write)
+        self.timers.remove(write)
         if pipe.blocked:
             mine = pipe.blocked.pop(write.writer)
             mine.remove(write)
@@ -160,7 +159,7 @@ class Writers:
     def on_deadline(self, now: float) -> list[Effect]:
         """Refuse the writes that have waited long enough."""
         effects: list[Effect] = []
-        for pipe, write in self.timers.ended(now):
+        for pipe, write in self.timers.expire(now):
             self._end_waiting(pipe, write)
             effects += self.ordering.answer(write.peer, (*write.envelope, *self._too_late(pipe).frames))
         return effects

@@ -15,8 +15,9 @@ from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.packing import PackedEvents, Packing
-from scale0_core.parts import files, journal
+from scale0_core.parts import files, journal, records
 from scale0_core.parts.backoff import Backoff, backoff_seconds
+from scale0_core.parts.envelopes import body_at, split_envelope
 from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.service import (
@@ -99,6 +100,7 @@ __all__ = [
     "Stopping",
     "Undelivered",
     "backoff_seconds",
+    "body_at",
     "events",
     "files",
     "get_logger",
@@ -106,5 +108,7 @@ __all__ = [
     "journal",
     "packing",
     "printable",
+    "records",
     "setting",
+    "split_envelope",
 ]

@@ -244,6 +244,31 @@ def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere
         assert DANGEROUS.search(line)
 
 
+RESERVED = {
+    "heapq": "Deadlines", "json.loads": "records", "json.load": "records", "json.JSONDecoder": "records",
+    "os.fsync": "files", "os.fdatasync": "files", "os.replace": "files", "os.rename": "files",
+}  # fmt: skip
+"""What only scale0_core/parts does, and what of it others use: so it is done once, and means the same everywhere."""
+
+NOT_OF_PARTS = {
+    "scale0_config_json.format uses json.loads": "a format: numbers stay texts, and errors have a line and a column",
+    "scale0_core.testing.virtual uses heapq": "the agenda of a simulation holds nothing but moments, and must be fast",
+    "scale0_musicquest.broker.table uses heapq": "servers in the order of their load, which is no time",
+}
+"""Exceptions, and why. There should be none."""
+
+
+def test_what_parts_does_is_done_nowhere_else():
+    found = set()
+    for path in [*CORE_SOURCES, *PLUGIN_SOURCES]:
+        if CORE / "parts" not in path.parents:
+            dotted = [ast.unparse(node) for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute)]
+            used = {name for name in RESERVED for other in (*imports(path), *dotted) if is_in(other, {name})}
+            found |= {f"{name_of(path)} uses {name}" for name in used}
+    assert sorted(found - set(NOT_OF_PARTS)) == [], "use scale0_core.parts, in plugins by the api"
+    assert sorted(set(NOT_OF_PARTS) - found) == [], "an exception that is no longer needed is taken off the list"
+
+
 def test_the_core_imports_no_plugin():
     assert breaches(CORE_SOURCES, {package(plugin).name for plugin in PLUGINS}) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ def broker_options(command: kit.Command) -> kit.Command:
 
 def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any) -> Any:
     """Send a management request and give what it answers."""
+    from scale0_core.parts import records
     from scale0_core.protocol import messages as wire
 
     address = kit.address_at(who["broker"], "scale0", "management")
@@ -45,7 +45,7 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     reply = wire.read_message(tuple(answer), routed=False)
     code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
     if code == 200:
-        return json.loads(reply.body[0]) if reply.body else None
+        return records.from_json(reply.body[0]) if reply.body else None
     if code in (401, 403):
         fix = f"--user NAME, with the password in ${PASSWORD}; network.users says who may do what"
         raise NotAllowedError(f"{address} refuses {command}", f"{code}: {reason}", "nothing was done", fix)

@@ -18,6 +18,7 @@ from scale0_core.config.structure import structure
 from scale0_core.config.tree import seed_names
 from scale0_core.errors import Scale0Error
 from scale0_core.logs import get_logger
+from scale0_core.parts import records
 from scale0_core.parts.files import write_atomically
 from scale0_core.protocol.messages import LONGEST_OPTIONS, Message
 from scale0_core.protocol.options import Version
@@ -58,7 +59,7 @@ def _read_text(kind: str, text: bytes) -> ClientConfig | None:
     try:
         if kind.upper() == JSON:
             # most clients need no plugin at all: JSON comes with Python
-            config, faults = _structured(json.loads(text))
+            config, faults = _structured(records.from_json(text))
         else:
             from scale0_core.config.formats import config_from_text
             from scale0_core.plugins import load_format
@@ -93,7 +94,7 @@ class ConfigFile:
         """Give what was kept."""
         try:
             with self.path.open("rb") as file:
-                record = json.loads(file.read(16 * LONGEST_OPTIONS))
+                record = records.object_from(file.read(16 * LONGEST_OPTIONS))
             version = record["version"]
             config, faults = _structured(record["config"])
         except FileNotFoundError:

@@ -14,6 +14,7 @@ from scale0_core.events import TASK
 from scale0_core.network.telling import Telling
 from scale0_core.network.workers import ClientKey, Frontend, HostedWorker, ServiceQueue, Task, Worker, first_idle
 from scale0_core.packing import Packing
+from scale0_core.parts.envelopes import body_at
 from scale0_core.parts.timers import Deadlines
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
@@ -453,7 +454,7 @@ class Dispatcher:
 
     def undelivered_answer(self, key: ClientKey, frames: Frames, now: float) -> list[Send]:
         """Have a client whose queue was full told a little later that it missed an answer; once, and in a few bytes."""
-        start = 1 if len(frames) > 1 and frames[1] else 2
+        start = body_at(frames)
         if len(frames) < start + 5 or frames[start + 1] not in (wire.TASKREPLY, wire.ERROR):
             return []
         envelope, service, client_id = frames[:start], bytes(frames[start + 3]), bytes(frames[start + 4])

@@ -25,6 +25,7 @@ from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import get_logger
 from scale0_core.network.negotiation import RunningConfig, Writer
 from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.parts import records
 from scale0_core.parts.files import write_atomically
 from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import load_format
@@ -62,7 +63,7 @@ class FileStore:
         """Give the state on record, the default when there is none, and disabled when the record cannot be read."""
         path = self._folder / "state.json"
         try:
-            return BrokerState(json.loads(path.read_text(encoding="utf-8"))["state"])
+            return BrokerState(records.object_from(path.read_bytes())["state"])
         except FileNotFoundError:
             return BrokerState(default)
         except DAMAGED as error:
@@ -118,7 +119,7 @@ class FileStore:
 
     def _read(self, path: Path) -> object:
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return records.from_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except DAMAGED as error:

@@ -38,6 +38,7 @@ from scale0_core.network.offenders import Offenders
 from scale0_core.network.telling import Telling
 from scale0_core.network.workers import ClientKey, Worker
 from scale0_core.packing import Packing
+from scale0_core.parts.envelopes import body_at
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
@@ -359,9 +360,8 @@ class BrokerService:
         if not frames or self.state is BrokerState.DISABLED:
             return []
         self._offence(key, error.reason, now)
-        delimiter = len(frames) > 1 and not frames[1]
-        envelope = frames[: 2 if delimiter else 1]
-        at = len(envelope)
+        at = body_at(frames)
+        envelope = frames[:at]
         header = bytes(frames[at]) if len(frames) > at and wire.is_header(frames[at]) else wire.FRONTEND
         options = wire.write_options(code=int(error.code), message=error.reason)
         if error.code is Code.TOO_LARGE:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ import tomli_w
 
 from scale0_core.config.files import read_config
 from scale0_core.io.broker import Broker
+from scale0_core.parts import records
 from scale0_core.plugins import PluginSet, format_plugins, installed_plugins
 
 START_SECONDS = 20.0
@@ -158,7 +158,7 @@ class ProcessBroker(RealBroker):
         assert self.process.stderr is not None
         for text in self.process.stderr:
             try:
-                line = json.loads(text)
+                line = records.from_json(text)
             except ValueError:
                 line = {"event": text.rstrip()}  # a traceback, or an error told to a person
             with self._changed:

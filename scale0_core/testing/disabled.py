@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
 from scale0_core.client.link import client_socket
+from scale0_core.parts import records
 from scale0_core.protocol import messages as wire
 from scale0_core.testing.broker import ProcessBroker, RealBroker
 
@@ -28,7 +28,7 @@ def manage(broker: RealBroker, command: str, **arguments: Any) -> tuple[int, Any
             raise AssertionError(f"the broker {broker.name} does not answer {command}")
         reply = wire.read_message(tuple(socket.recv_multipart()), routed=False)
     code = int(reply.options["code"])
-    return code, json.loads(reply.body[0]) if code == 200 else reply.options["message"]
+    return code, records.from_json(reply.body[0]) if code == 200 else reply.options["message"]
 
 
 def check_disabled(

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from scale0_core.api import KIB
+from scale0_core.api import KIB, records
 from scale0_discovery.requests import Options, RefusedError
 
 LARGEST = 512 * KIB
@@ -113,40 +113,17 @@ def _row(value: object, number: int) -> Row:
         raise RefusedError(400, f"row {number} is an object of {', '.join(FIELDS)}")
     try:
         return {
-            "service": _text(value, "service", LONGEST_NAME),
-            "group": None if value["group"] is None else _text(value, "group", LONGEST_NAME, empty=True),
-            "workers_now": _workers(value, "workers_now"),
-            "workers_wanted": _workers(value, "workers_wanted"),
-            "utilisation": _number(value, "utilisation", 1e6),
-            "share": _number(value, "share", 1.0),
+            "service": records.text_of(value, "service", least=1, most=LONGEST_NAME),
+            "group": records.or_none(records.text_of, value, "group", most=LONGEST_NAME),
+            "workers_now": records.whole_of(value, "workers_now", most=MOST_WORKERS),
+            "workers_wanted": records.whole_of(value, "workers_wanted", most=MOST_WORKERS),
+            "utilisation": records.or_none(records.number_of, value, "utilisation", most=1e6),
+            "share": records.or_none(records.number_of, value, "share", most=1.0),
             "advice": _kind(value["advice"]),
-            "reason": _text(value, "reason", LONGEST_REASON, empty=True),
+            "reason": records.text_of(value, "reason", most=LONGEST_REASON),
         }
     except ValueError as error:
         raise RefusedError(400, f"row {number}: {error}") from None
-
-
-def _text(row: Row, name: str, longest: int, *, empty: bool = False) -> str:
-    value = row[name]
-    if not isinstance(value, str) or len(value) > longest or not (value or empty):
-        raise ValueError(f"{name} is a text of {0 if empty else 1} to {longest} characters")
-    return value
-
-
-def _workers(row: Row, name: str) -> int:
-    value = row[name]
-    if type(value) is not int or not 0 <= value <= MOST_WORKERS:
-        raise ValueError(f"{name} is a whole number from 0 to {MOST_WORKERS}")
-    return value
-
-
-def _number(row: Row, name: str, most: float) -> float | None:
-    value = row[name]
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value <= most:
-        raise ValueError(f"{name} is a number from 0 to {most:g}, or null")
-    return float(value)
 
 
 def _kind(value: object) -> str:

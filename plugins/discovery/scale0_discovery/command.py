@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scale0_core.api import records
 from scale0_core.cli import kit
 
 if TYPE_CHECKING:
@@ -237,8 +238,7 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
         raise kit.NegativeError(
             "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
         )
-    told: dict[str, Any] = json.loads(answer[1])
-    return told
+    return records.object_from(answer[1])
 
 
 @contextmanager

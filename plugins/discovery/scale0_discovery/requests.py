@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from scale0_core.api import Frames
+from scale0_core.api import KIB, Frames, records
 from scale0_discovery.versions import RangeError, VersionRange
 
+SMALL = 64 * KIB
+"""Bytes of a request, unless it is ADVISE."""
 MOST_ROWS = 10_000
 ROWS = 1000
 """Rows in one answer, unless the request says another number."""
@@ -24,12 +25,6 @@ class RefusedError(Exception):
         self.code, self.reason = code, reason
 
 
-def split(frames: Frames) -> tuple[Frames, Frames]:
-    """Split a message into its envelope (the routing id, and a REQ socket's empty frame) and the request."""
-    start = 2 if len(frames) > 1 and not frames[1] else 1
-    return frames[:start], frames[start:]
-
-
 def read_options(request: Frames, allowed: frozenset[str]) -> Options:
     """Read the options of a request; those that the command does not have are refused: they are typing errors."""
     if len(request) > 2:
@@ -37,20 +32,14 @@ def read_options(request: Frames, allowed: frozenset[str]) -> Options:
     if len(request) < 2 or not request[1]:
         return {}
     try:
-        options = json.loads(request[1].decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        options = records.object_from(request[1])
+    except records.MalformedError:
         raise RefusedError(400, "options are one JSON object in UTF-8") from None
-    if not isinstance(options, dict):
-        raise RefusedError(400, "options are one JSON object in UTF-8")
     unknown = sorted(options.keys() - allowed)
     if unknown:
         known = ", ".join(sorted(allowed)) or "none"
         raise RefusedError(400, f"unknown option {_short(unknown[0])}; there are: {known}")
     return options
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _short(text: str) -> str:
@@ -59,26 +48,7 @@ def _short(text: str) -> str:
 
 def text(options: Options, name: str) -> str | None:
     """Read a text; None when it is not there."""
-    value = options.get(name)
-    if value is not None and not isinstance(value, str):
-        raise RefusedError(400, f"{name} is a text")
-    return value
-
-
-def flag(options: Options, name: str) -> bool:
-    """Read true or false."""
-    value = options.get(name, False)
-    if not isinstance(value, bool):
-        raise RefusedError(400, f"{name} is true or false")
-    return value
-
-
-def whole(options: Options, name: str, default: int | None, least: int, most: int) -> int:
-    """Read a whole number within bounds."""
-    value = options.get(name, default)
-    if type(value) is not int or not least <= value <= most:
-        raise RefusedError(400, f"{name} is a whole number from {least} to {most}")
-    return value
+    return records.or_none(records.text_of, options, name, most=SMALL)
 
 
 def texts(options: Options, name: str) -> Mapping[str, str]:

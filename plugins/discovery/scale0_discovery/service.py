@@ -40,18 +40,18 @@ from scale0_core.api import (
     Registry,
     Send,
     SocketKind,
+    records,
+    split_envelope,
 )
 from scale0_discovery import requests as read
 from scale0_discovery.advice import LARGEST, AdviceBoard, read_advice
-from scale0_discovery.requests import MOST_ROWS, ROWS, Options, RefusedError
+from scale0_discovery.requests import MOST_ROWS, ROWS, SMALL, Options, RefusedError
 from scale0_discovery.settings import DiscoverySettings
 
 BOOKMARK, ADVICE = b"bookmark/", b"advice/"
 SOON = 0.1
 """Seconds within which newcomers share a bookmark."""
 
-SMALL = 64 * KIB
-"""Bytes of a request, unless it is ADVISE."""
 ADVISE_EVERY = 1.0
 """Seconds between two advices that are looked at: reading a large one takes some milliseconds of the broker's loop."""
 
@@ -114,7 +114,7 @@ class DiscoveryService:
                 # tells the newcomer that it is heard from now on, and where the others are
                 self._bookmark_at = min(self._bookmark_at, max(now, self._last_bookmark + SOON))
             return ()
-        envelope, request = read.split(frames)
+        envelope, request = split_envelope(frames)
         if not envelope:
             return ()
         try:
@@ -127,8 +127,9 @@ class DiscoveryService:
             answer, options = command
             found = answer(read.read_options(request, options))
             return [("requests", (*envelope, request[0], _json({**found, "epoch": self._epoch})))]
-        except RefusedError as error:
-            return [("requests", (*envelope, b"ERROR", str(error.code).encode(), error.reason.encode()))]
+        except (RefusedError, records.MalformedError) as error:
+            code = error.code if isinstance(error, RefusedError) else 400
+            return [("requests", (*envelope, b"ERROR", b"%d" % code, str(error).encode()))]
 
     def _admit(self, request: Frames) -> None:
         """Refuse, before it is read, what would hold the loop for longer than it should."""
@@ -198,10 +199,10 @@ class DiscoveryService:
 
     def _list(self, options: Options) -> Answer:
         fits = _filter(options)
-        limit = read.whole(options, "limit", ROWS, 1, MOST_ROWS)
+        limit = records.whole_of(options, "limit", ROWS, least=1, most=MOST_ROWS)
         after = read.place(options, "after")
         revision = self.registry.revision
-        if read.flag(options, "gone"):
+        if records.flag_of(options, "gone"):
             gone = [change for change in self.registry.gone() if fits(change.provider)]
             gone.sort(key=lambda change: _place(change.provider))
             page, more = _page(gone, lambda change: _place(change.provider), after, limit)
@@ -234,8 +235,8 @@ class DiscoveryService:
 
     def _changes(self, options: Options) -> Answer:
         registry = self.registry
-        revision = read.whole(options, "revision", None, 0, 2**53)
-        limit = read.whole(options, "limit", ROWS, 1, MOST_ROWS)
+        revision = records.whole_of(options, "revision", most=2**53)
+        limit = records.whole_of(options, "limit", ROWS, least=1, most=MOST_ROWS)
         epoch, service = read.text(options, "epoch"), read.text(options, "service")
         same_run = epoch is None or epoch == self._epoch
         changes = registry.since(revision) if same_run else None

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scale0_core.api import Frames
+from scale0_core.api import Frames, records
 
 Row = Mapping[str, Any]
 Key = tuple[str, str, str]
@@ -77,12 +77,12 @@ class Watch:
             return []
         if (frames[0] == b"LIST") != (self.revision is None):
             return []  # late, the request was repeated meanwhile
-        answer = json.loads(frames[1])
+        answer = records.object_from(frames[1])
         return self._listed(answer) if frames[0] == b"LIST" else self._caught_up(answer)
 
     def published(self, frames: Frames) -> list[Row]:
         """Take a message that was published, and give the changes that it tells of."""
-        message = json.loads(frames[1])
+        message = records.object_from(frames[1])
         is_change = message["kind"] != "bookmark"
         if is_change and not self._concerns(message):
             return []

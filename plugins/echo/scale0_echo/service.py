@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from itertools import count
 
-from scale0_core.api import KIB, Deadlines, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
+from scale0_core.api import KIB, Deadlines, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind, split_envelope
 from scale0_echo.settings import EchoSettings
 
 LONGEST_DELAY_MS = 3_600_000
@@ -49,8 +49,7 @@ class EchoService:
         """Answer one request."""
         if len(frames) == 4 and frames[1] == b"ECHO" and not frames[2]:  # the common case, worth a path of its own
             return ((socket, (frames[0], frames[3])),)
-        start = 2 if len(frames) > 1 and not frames[1] else 1  # after the routing id and a REQ socket's empty frame
-        envelope, request = frames[:start], frames[start:]
+        envelope, request = split_envelope(frames)
         if len(request) < 3:
             return [_error(socket, envelope, b"400", b"a request has a command, options and a body")]
         command, options, body = bytes(request[0]), bytes(request[1]), request[2:]

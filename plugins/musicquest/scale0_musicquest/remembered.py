@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scale0_core.api import files
+from scale0_core.api import files, records
 from scale0_musicquest.files import Mark
-from scale0_musicquest.songs import MalformedError, Song, table_of
+from scale0_musicquest.songs import Song
 
 _TITLE = {"scale0-musicquest": "songs", "version": 1}
 
@@ -33,10 +33,10 @@ def load(path: Path) -> list[Known]:
         with path.open(encoding="utf-8") as file:
             lines = file.readlines()
         *told, last = lines or [""]
-        if not told or json.loads(told[0]) != _TITLE or last != _seal(told):
+        if not told or records.from_json(told[0]) != _TITLE or last != _seal(told):
             return []
         return [_read(line) for line in told[1:]]
-    except (OSError, ValueError, RecursionError):  # MalformedError among them
+    except (OSError, ValueError):  # records.MalformedError among them
         return []
 
 
@@ -62,9 +62,9 @@ def _seal(lines: Iterable[str]) -> str:
 
 
 def _read(line: str) -> Known:
-    table = table_of(json.loads(line))
+    table = records.table_of(records.from_json(line))
     song = Song.from_json(table)
     mtime_ns = table.get("mtime_ns")
     if type(mtime_ns) is not int:  # before 1970 it is negative
-        raise MalformedError("a line says when its file was written")
+        raise records.MalformedError("a line says when its file was written")
     return Known(song, Mark(song.size, mtime_ns))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scale0_core.api import records
 from scale0_core.cli.kit import UsageError
 
 from .tables import beside
@@ -79,7 +80,7 @@ def _remedy(checkpoint: Path, before: Note, note: Note) -> str:
 
 def _read(checkpoint: Path) -> Note | None:
     with contextlib.suppress(OSError, ValueError):
-        note = json.loads((checkpoint / NOTE).read_bytes())
+        note = records.from_json((checkpoint / NOTE).read_bytes())
         return note if isinstance(note, dict) else None
     return None
 
@@ -89,6 +90,6 @@ def _source_in(checkpoint: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError, AttributeError, LookupError, TypeError):
         batches = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
         newest = max(batches, key=lambda path: int(path.name))
-        offset = json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])
+        offset = records.from_json(newest.read_bytes().splitlines()[-1])
         return "files" if "logOffset" in offset else f"the pipe {', '.join(offset.keys())}"
     return None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from scale0_core.api import Scale0Error, files
+from scale0_core.api import Scale0Error, files, records
 from scale0_core.cli.kit import Exit, NegativeError, UsageError, say
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def coverage(out: Path, name: str) -> Coverage | None:
     if not path.exists():
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Coverage.from_json(json.loads(_metadata(path)[COVERAGE]))
+        return Coverage.from_json(records.from_json(_metadata(path)[COVERAGE]))
     return Coverage()
 
 
@@ -238,7 +238,7 @@ def say_damaged(damaged: Mapping[str, TableDamagedError]) -> None:
 def _entry(out: Path, name: str) -> Entry:
     found = file_of(out, name).stat()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        told = json.loads((out / f"{name}.json").read_bytes())
+        told = records.from_json((out / f"{name}.json").read_bytes())
         if told["mark"] == _mark(file_of(out, name)):
             columns = tuple(str(column["name"]) for column in told["columns"])
             items, part = tuple(map(dict, told["items"])), _PARTS[told["part"]]

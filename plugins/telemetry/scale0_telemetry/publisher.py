@@ -10,7 +10,6 @@ breaks; again only if the broker does not know it any more, or made it anew. In 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import zmq
 
-from scale0_core.api import MIB, Scale0Error, get_logger, printable
+from scale0_core.api import MIB, Scale0Error, get_logger, printable, records
 from scale0_core.client.kit.route import Broker, resolve, target
 from scale0_core.client.link import Link
 from scale0_telemetry.columns import Batch
@@ -356,7 +355,7 @@ class Row(NamedTuple):
 def _row_in(answer: Sequence[bytes]) -> Row:
     """Read the broker's account of a pipe; one that cannot be read is that of no pipe."""
     try:
-        row = json.loads(answer[1])
+        row = records.from_json(answer[1])
         return Row(float(row["made"]) if row["links"] else None, int(row.get("max_chunk", PUT_BYTES)))
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
+    except (ValueError, TypeError, LookupError, OverflowError, AttributeError):
         return Row(None, PUT_BYTES)

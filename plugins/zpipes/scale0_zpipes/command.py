@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from scale0_core.api import records
 from scale0_core.cli import kit
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _left(place: str, pipe: bytes, timeout: float) -> dict[str, Any]:
     """Look at a pipe, which may be gone with its last group."""
     answer = kit.ask(place, [b"INFO", pipe], timeout, remedy=FIX)
     left: dict[str, Any] = {"chunks": 0, "bytes": 0, "groups": {}}
-    return left if answer[:2] == [b"ERROR", b"404"] else json.loads(_checked(answer)[1])
+    return left if answer[:2] == [b"ERROR", b"404"] else records.object_from(_checked(answer)[1])
 
 
 @main.command()
@@ -450,8 +450,7 @@ def _pipes(broker: str | None) -> str:
 
 
 def _ask(place: str, request: list[bytes], timeout: float) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_answer(place, request, timeout)[1])
-    return told
+    return records.object_from(_answer(place, request, timeout)[1])
 
 
 def _answer(place: str, request: list[bytes], timeout: float) -> list[bytes]:

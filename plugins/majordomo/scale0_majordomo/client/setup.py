@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from scale0_core.api import records
 from scale0_core.client.kit.route import Broker, address_of, target
 from scale0_core.client.threads import FORKED
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply, Sink
@@ -91,7 +91,7 @@ def told_by_broker(service: str, reply: Reply) -> Any:
         code = int(reply[0]) if reply and reply[0].isdigit() else 0
         remedy = "is it a broker of Scale0, with the plugin majordomo?"
         raise CallError(f"the broker does not answer {service}", f"it says {code}", "", remedy, code=code)
-    return json.loads(reply[1])
+    return records.from_json(reply[1])
 
 
 def forked_error() -> ClosedError:

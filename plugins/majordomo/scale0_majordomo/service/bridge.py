@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from scale0_core.api import Connect, Effect, Endpoint, Frames, InnerWorker, Send, SocketKind
+from scale0_majordomo import dialects
 
 TASKS, OFFERS = "tasks", "offers"
 
@@ -78,7 +79,7 @@ class Bridge:
         """Read what the broker says about a task; None when it is about none."""
         if len(frames) < 5 or frames[1] not in (b"TASKREPLY", b"ERROR"):
             return None
-        options = _options(frames[2])
+        options = dialects.read_options(frames[2]) or {}
         number, body = bytes(frames[4]), frames[5:]
         if frames[1] == b"ERROR":
             return Answer(number, (), False, _code(options.get("code")), str(options.get("message", "")))
@@ -90,14 +91,6 @@ class Bridge:
 def fits(body: Frames) -> bool:
     """Tell whether a request can be a task."""
     return len(body) <= MOST_FRAMES and all(len(frame) <= LARGEST_FRAME for frame in body)
-
-
-def _options(frame: bytes) -> dict[str, Any]:
-    try:
-        options = json.loads(bytes(frame)) if len(frame) else {}
-    except (ValueError, RecursionError):
-        return {}
-    return options if isinstance(options, dict) else {}
 
 
 def _code(value: object) -> int:

@@ -6,16 +6,8 @@ import re
 
 import attrs
 
-from scale0_musicquest.songs import (
-    MAX_ENDPOINT,
-    MalformedError,
-    endpoint_of,
-    flag_of,
-    list_of,
-    table_of,
-    text_of,
-    whole_of,
-)
+from scale0_core.api import records
+from scale0_musicquest.songs import MAX_ENDPOINT, endpoint_of
 
 MAX_ID = 64
 MAX_IDS = 1_000
@@ -56,48 +48,48 @@ class Report:
     @classmethod
     def from_json(cls, endpoint: str, value: object) -> Report:
         """Read it from JSON's types."""
-        table = table_of(value)
+        table = records.table_of(value)
         children_endpoint = endpoint_of(table, "children_endpoint", "")
-        slots = whole_of(table, "slots", 0, most=MAX_IDS)
+        slots = records.whole_of(table, "slots", 0, most=MAX_IDS)
         return cls(
             id=identity(table.get("id")),
             endpoint=endpoint,
             children_endpoint=_graphic(children_endpoint, "children_endpoint") if children_endpoint else "",
-            capacity=whole_of(table, "capacity", DEFAULT_CAPACITY, most=MAX_NUMBER),
-            songs=whole_of(table, "songs", 0, most=MAX_NUMBER),
-            clients=whole_of(table, "clients", 0, most=MAX_NUMBER),
+            capacity=records.whole_of(table, "capacity", DEFAULT_CAPACITY, most=MAX_NUMBER),
+            songs=records.whole_of(table, "songs", 0, most=MAX_NUMBER),
+            clients=records.whole_of(table, "clients", 0, most=MAX_NUMBER),
             # without an address nobody can become its child
             slots=slots if children_endpoint else 0,
-            children=tuple(dict.fromkeys(list_of(table, "children", identity, most=MAX_IDS))),
+            children=tuple(dict.fromkeys(records.list_of(table, "children", identity, most=MAX_IDS))),
             father=identity(table["father"]) if table.get("father") else "",
-            path=tuple(list_of(table, "path", identity, most=MAX_IDS)),
-            wants_father=flag_of(table, "wants_father") if "wants_father" in table else True,
+            path=tuple(records.list_of(table, "path", identity, most=MAX_IDS)),
+            wants_father=records.flag_of(table, "wants_father") if "wants_father" in table else True,
             father_endpoint=endpoint_of(table, "father_endpoint", ""),
-            lost=tuple(list_of(table, "lost", identity, most=MAX_IDS)),
+            lost=tuple(records.list_of(table, "lost", identity, most=MAX_IDS)),
             version=_version(table) if "sequence" in table else None,
         )
 
 
 def _version(table: object) -> tuple[int, int]:
-    fields = table_of(table)
-    return whole_of(fields, "epoch", 0), whole_of(fields, "sequence")
+    fields = records.table_of(table)
+    return records.whole_of(fields, "epoch", 0), records.whole_of(fields, "sequence")
 
 
 def identity(value: object) -> str:
     """Read the id of a server."""
-    text = text_of({"id": value}, "id", most=MAX_ID)
+    text = records.text_of({"id": value}, "id", most=MAX_ID)
     return _graphic(text, "id")
 
 
 def endpoint_in(frame: bytes) -> str:
     """Read an address that is a frame of its own."""
     if len(frame) > MAX_ENDPOINT:
-        raise MalformedError(f"an address has at most {MAX_ENDPOINT} bytes")
+        raise records.MalformedError(f"an address has at most {MAX_ENDPOINT} bytes")
     text = bytes(frame).decode("ascii", "replace")
     return _graphic(endpoint_of({"the frame": text}, "the frame"), "an address")
 
 
 def _graphic(text: str, what: str) -> str:
     if not _GRAPHIC(text):
-        raise MalformedError(f"{what} is made of printable ASCII characters, without blanks")
+        raise records.MalformedError(f"{what} is made of printable ASCII characters, without blanks")
     return text

@@ -28,12 +28,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scale0_core.api import Effect, Endpoint, Frames, SocketKind, get_logger
+from scale0_core.api import Effect, Endpoint, Frames, SocketKind, get_logger, records
 from scale0_musicquest import wire
 from scale0_musicquest.broker.report import Report, endpoint_in, identity
 from scale0_musicquest.broker.settings import MusicBrokerSettings
 from scale0_musicquest.broker.table import Placing, Table, TableFullError, rows
-from scale0_musicquest.songs import MalformedError, list_of, table_of, text_of, whole_of
 
 LOG = get_logger("plugin.musicquest")
 
@@ -79,7 +78,7 @@ class MusicBroker:
         try:
             wire.check_tag(message, frames)
             answer = self._from_server(message, frames, now) if socket == SERVERS else self._from_client(message, now)
-        except MalformedError as error:
+        except records.MalformedError as error:
             answer = wire.error(message, 400, str(error))
         except TableFullError as error:
             LOG.warning("a server was refused", reason=str(error))
@@ -111,14 +110,14 @@ class MusicBroker:
 
     def _from_server(self, message: wire.Message, frames: Frames, now: float) -> Frames:
         if message.extended:
-            raise MalformedError("a server says its address first, and then its report")
+            raise records.MalformedError("a server says its address first, and then its report")
         body = frames[len(message.envelope) :]
         if not body:
-            raise MalformedError("a server says its address")
+            raise records.MalformedError("a server says its address")
         if message.word == wire.BYE:
             return self._goodbye(message)
         if len(body) > 2:
-            raise MalformedError("after the address one frame of JSON is enough")
+            raise records.MalformedError("after the address one frame of JSON is enough")
         endpoint = endpoint_in(body[0])
         if len(body) == 1:
             self._hear(Report(id=endpoint, endpoint=endpoint, original=True), now)
@@ -140,10 +139,10 @@ class MusicBroker:
 
     def _goodbye(self, message: wire.Message) -> Frames:
         if not 1 <= len(message.rest) <= 2:
-            raise MalformedError("a server that leaves says its address, and may say its id")
+            raise records.MalformedError("a server that leaves says its address, and may say its id")
         endpoint, ident = endpoint_in(message.rest[0]), ""
         if len(message.rest) == 2:
-            ident = identity(table_of(wire.from_json(message.rest[1])).get("id"))
+            ident = identity(records.table_of(wire.from_json(message.rest[1])).get("id"))
         if self.table.leave(endpoint, ident):
             LOG.info("a server has left", endpoint=endpoint)
         return (*message.envelope, wire.OK)
@@ -153,7 +152,7 @@ class MusicBroker:
     def _from_client(self, message: wire.Message, now: float) -> Frames:
         if not message.extended:
             if message.word != wire.HELLO or message.rest:
-                raise MalformedError("a client says hello, and nothing else")
+                raise records.MalformedError("a client says hello, and nothing else")
             server = self.table.assign(now)
             if server is None:
                 self._retry_ms(now)
@@ -164,11 +163,11 @@ class MusicBroker:
             return self._hello(message, now)
         if message.word == wire.SERVERS:
             return self._list(message)
-        raise MalformedError("a client says hello or servers")
+        raise records.MalformedError("a client says hello or servers")
 
     def _hello(self, message: wire.Message, now: float) -> Frames:
-        options = table_of(wire.one_json(message))
-        avoid = set(list_of(options, "avoid", _text, most=MAX_AVOIDED))
+        options = records.table_of(wire.one_json(message))
+        avoid = set(records.list_of(options, "avoid", _text, most=MAX_AVOIDED))
         server = self.table.assign(now, avoid)
         if server is None:
             return wire.answer(message, wire.BYE, wire.to_json({"retry_ms": self._retry_ms(now)}))
@@ -184,11 +183,11 @@ class MusicBroker:
         return round(1000 * min(seconds, self._settings.retry_most))
 
     def _list(self, message: wire.Message) -> Frames:
-        options = table_of(wire.one_json(message))
-        offset = whole_of(options, "offset", 0)
-        limit = whole_of(options, "limit", MAX_ROWS, most=MAX_ROWS)
+        options = records.table_of(wire.one_json(message))
+        offset = records.whole_of(options, "offset", 0)
+        limit = records.whole_of(options, "limit", MAX_ROWS, most=MAX_ROWS)
         return wire.answer(message, wire.SERVERS, wire.to_json(rows(self.table)[offset : offset + limit]))
 
 
 def _text(value: object) -> str:
-    return text_of({"avoid": value}, "avoid")
+    return records.text_of({"avoid": value}, "avoid")

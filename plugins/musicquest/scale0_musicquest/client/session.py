@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from scale0_core.api import Frames, printable
+from scale0_core.api import Frames, printable, records
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
@@ -24,7 +24,7 @@ from scale0_musicquest.client.errors import (
     refused,
     unreadable,
 )
-from scale0_musicquest.songs import MalformedError, endpoint_of, table_of, text_of, whole_of
+from scale0_musicquest.songs import endpoint_of
 
 FIRST_REST, LONGEST_REST = 1.0, 8.0
 """Seconds until the broker is asked again: 1, 2, 4, 8, 8..."""
@@ -213,7 +213,7 @@ class Session:
             return
         try:
             found = None if frames is None else read_hello(frames)
-        except MalformedError as error:
+        except records.MalformedError as error:
             self._trouble = unreadable(self.broker, str(error), Stage.BROKER)
             found = None
         except MusicError as error:
@@ -278,10 +278,12 @@ class Session:
         if message.word != wire.HELLO:
             return
         try:
-            told = table_of(wire.one_json(message))
-            self._heartbeat = max(whole_of(told, "heartbeat_ms", 2000, most=3_600_000) / 1000, SHORTEST_HEARTBEAT)
-            self.chunk = whole_of(told, "chunk", 0)
-        except MalformedError as error:
+            told = records.table_of(wire.one_json(message))
+            self._heartbeat = max(
+                records.whole_of(told, "heartbeat_ms", 2000, most=3_600_000) / 1000, SHORTEST_HEARTBEAT
+            )
+            self.chunk = records.whole_of(told, "chunk", 0)
+        except records.MalformedError as error:
             self._lose(f"the greeting of {self.server} cannot be read: {error}", now)
             return
         self.ready, self._greet_by, self._trouble = True, None, None
@@ -302,8 +304,8 @@ def read_hello(frames: Frames) -> tuple[str, str] | None:
     """Read the broker's answer to a hello: a server's endpoint and id; None when there is no server."""
     message = wire.split((b"", *frames))
     if message.extended and message.word == wire.HELLO:
-        told = table_of(wire.one_json(message))
-        return endpoint_of(told, "endpoint"), text_of(told, "id", "")
+        told = records.table_of(wire.one_json(message))
+        return endpoint_of(told, "endpoint"), records.text_of(told, "id", "")
     if message.extended and message.word == wire.BYE:
         raise NoServerError(
             "the broker knows no server", Stage.BROKER.value, "nothing can be searched",
@@ -311,7 +313,7 @@ def read_hello(frames: Frames) -> tuple[str, str] | None:
         )  # fmt: skip
     if message.word == wire.ERROR:
         raise refused("the broker", *read_error(message), Stage.BROKER)
-    raise MalformedError(f"a hello is answered by hello or bye, not by {printable(message.word)}")
+    raise records.MalformedError(f"a hello is answered by hello or bye, not by {printable(message.word)}")
 
 
 def read_error(message: wire.Message) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from scale0_core.api import Frames, printable
+from scale0_core.api import Frames, printable, records
 from scale0_core.client.kit.route import Broker, target
 from scale0_core.client.link import Engine
 from scale0_core.client.threads import GuardedFuture, IoThread, Pool
@@ -42,22 +42,7 @@ from scale0_musicquest.client.storage import Memory, PartialFile, is_there
 from scale0_musicquest.client.transfer import Locate, Progress, Transfer
 from scale0_musicquest.download import CHUNK, PATIENCE, Download
 from scale0_musicquest.names import read_name
-from scale0_musicquest.songs import (
-    MAX_HITS,
-    UNTOLD_SHA256,
-    Hit,
-    MalformedError,
-    Query,
-    Song,
-    endpoint_of,
-    flag_of,
-    items_of,
-    list_of,
-    number_of,
-    table_of,
-    text_of,
-    whole_of,
-)
+from scale0_musicquest.songs import MAX_HITS, UNTOLD_SHA256, Hit, Query, Song, endpoint_of
 
 __all__ = ["MusicClient", "SearchResult", "ServerRow", "TopRow"]
 
@@ -201,7 +186,7 @@ class MusicClient:
         :param fresh: ask everybody and wait for them, also when the server remembers an answer or has the song.
         """
         query = Query(name, text, title, artist, album, limit)
-        Query.from_json(query.to_json())  # a MalformedError, which is a ValueError, says what is wrong
+        Query.from_json(query.to_json())  # a records.MalformedError, which is a ValueError, says what is wrong
         return self._search(query, self.timeout if timeout is None else timeout, fresh=fresh).result()
 
     def _search(self, query: Query, timeout: float, *, fresh: bool) -> Future[SearchResult]:
@@ -435,7 +420,7 @@ class MusicClient:
                 return
             try:
                 future.set_result(read(_expected(question.word_back, word_back, question.answer)))
-            except (MalformedError, LookupError) as error:
+            except (records.MalformedError, LookupError) as error:
                 future.set_exception(unreadable(self._session.server, str(error), Stage.ANSWER))
             except Exception as error:  # whoever waits is told, and the thread serves the others
                 future.set_exception(error)
@@ -464,21 +449,22 @@ class MusicClient:
 def _reading(who: str, stage: Stage, read: Callable[[], _Answer]) -> _Answer:
     try:
         return read()
-    except (MalformedError, LookupError) as error:
+    except (records.MalformedError, LookupError) as error:
         raise unreadable(who, str(error), stage) from error
 
 
 def _expected(word: bytes, wanted: bytes, rest: Frames) -> Frames:
     if word != wanted:
-        raise MalformedError(f"{wanted.decode()} was expected, {word.decode(errors='replace')} came")
+        raise records.MalformedError(f"{wanted.decode()} was expected, {word.decode(errors='replace')} came")
     return rest
 
 
 def _read_result(rest: Frames) -> SearchResult:
-    told = table_of(wire.from_json(rest[0]))
+    told = records.table_of(wire.from_json(rest[0]))
     return SearchResult(
-        _told_best(list_of(told, "hits", Hit.from_json)), flag_of(told, "complete"), flag_of(told, "cached"),
-        tuple(list_of(told, "suggestions", lambda value: text_of({"it": value}, "it"))),
+        _told_best(records.list_of(told, "hits", Hit.from_json)), records.flag_of(told, "complete"),
+        records.flag_of(told, "cached"),
+        tuple(records.list_of(told, "suggestions", lambda value: records.text_of({"it": value}, "it"))),
     )  # fmt: skip
 
 
@@ -508,45 +494,49 @@ def _insist_on_digest(hit: Hit) -> None:
 
 
 def _read_table(rest: Frames) -> dict[str, Any]:
-    return dict(table_of(wire.from_json(rest[0])))
+    return dict(records.table_of(wire.from_json(rest[0])))
 
 
 def _read_list(rest: Frames) -> tuple[int, list[Song]]:
-    told = table_of(wire.from_json(rest[0]))
-    return whole_of(told, "total"), list_of(told, "songs", Song.from_json, most=MAX_ROWS)
+    told = records.table_of(wire.from_json(rest[0]))
+    return records.whole_of(told, "total"), records.list_of(told, "songs", Song.from_json, most=MAX_ROWS)
 
 
 def _read_top(rest: Frames) -> list[TopRow]:
     def row(value: object) -> TopRow:
-        told = table_of(value)
-        texts = (text_of(told, "name", ""), text_of(told, "title", ""), text_of(told, "artist", ""))
-        return TopRow(*texts, number_of(told, "count", 0.0))
+        told = records.table_of(value)
+        texts = (
+            records.text_of(told, "name", ""),
+            records.text_of(told, "title", ""),
+            records.text_of(told, "artist", ""),
+        )
+        return TopRow(*texts, records.number_of(told, "count", 0.0))
 
-    return items_of(wire.from_json(rest[0]), row, most=MAX_HITS)
+    return records.items_of(wire.from_json(rest[0]), row, most=MAX_HITS)
 
 
 def _read_servers(rest: Frames) -> list[ServerRow]:
     def row(value: object) -> ServerRow:
-        told = table_of(value)
+        told = records.table_of(value)
         return ServerRow(
-            text_of(told, "id"), endpoint_of(told, "endpoint"), text_of(told, "father", ""),
-            whole_of(told, "clients", 0), whole_of(told, "capacity", 0), whole_of(told, "songs", 0),
-            flag_of(told, "root"),
+            records.text_of(told, "id"), endpoint_of(told, "endpoint"), records.text_of(told, "father", ""),
+            records.whole_of(told, "clients", 0), records.whole_of(told, "capacity", 0),
+            records.whole_of(told, "songs", 0), records.flag_of(told, "root"),
         )  # fmt: skip
 
-    return items_of(wire.from_json(rest[0]), row, most=MAX_ROWS)
+    return records.items_of(wire.from_json(rest[0]), row, most=MAX_ROWS)
 
 
 def _read_advert(rest: Frames) -> str:
     name = read_name(rest[0])
     if name is None:
-        raise MalformedError("the name of the advert is none of a file")
+        raise records.MalformedError("the name of the advert is none of a file")
     return name
 
 
 def _read_part(rest: Frames, offset: int) -> bytes:
     if len(rest) != 2 or wire.read_number(rest[0]) != offset or len(rest[1]) > CHUNK:
-        raise MalformedError("it is not the part that was asked for")
+        raise records.MalformedError("it is not the part that was asked for")
     return bytes(rest[1])
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import attrs
 import zmq
 
-from scale0_core.api import printable
+from scale0_core.api import printable, records
 from scale0_core.client.link import wait
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicStoppedError, NoServerError, Stage, closed
@@ -20,7 +20,7 @@ from scale0_musicquest.client.link import HolderLink, Links, new_tag
 from scale0_musicquest.client.session import read_error
 from scale0_musicquest.client.storage import Sink
 from scale0_musicquest.download import Download, Request
-from scale0_musicquest.songs import MalformedError, Song
+from scale0_musicquest.songs import Song
 
 MAX_HOLDERS = 4
 """Holders a song comes from at once."""
@@ -182,7 +182,7 @@ class Transfer:
                 self._lose(name, self._refusal(word, frames), now)
                 return
             offset, data = wire.read_number(bytes(frames[3])), frames[4]
-        except MalformedError as error:
+        except records.MalformedError as error:
             self._lose(name, str(error), now)
             return
         download = self._download

@@ -6,20 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from scale0_core.api import records
 from scale0_musicquest import wire
 from scale0_musicquest.names import name_fault
-from scale0_musicquest.songs import (
-    MAX_HITS,
-    MAX_HOLDERS,
-    Hit,
-    Holder,
-    MalformedError,
-    Query,
-    Song,
-    items_of,
-    list_of,
-    table_of,
-)
+from scale0_musicquest.songs import MAX_HITS, MAX_HOLDERS, Hit, Holder, Query, Song
 
 MAX_BATCH = 10_000
 MAX_UUID = 64
@@ -39,12 +29,12 @@ def read_searches(frame: bytes) -> list[AskedSearch]:
     found: list[AskedSearch] = []
     for item in _items(frame):
         if type(item) is not list or len(item) != 4:
-            raise MalformedError("a search is uuid, query, milliseconds left, hops")
+            raise records.MalformedError("a search is uuid, query, milliseconds left, hops")
         uuid, query, left, hops = item
         if type(uuid) is not str or not 0 < len(uuid) <= MAX_UUID or not uuid.isascii():
-            raise MalformedError("a uuid has ASCII characters, and not too many")
+            raise records.MalformedError("a uuid has ASCII characters, and not too many")
         if type(left) is not int or type(hops) is not int or not (0 <= left <= MAX_WAIT_MS and 0 <= hops <= MAX_HOPS):
-            raise MalformedError("a search has milliseconds left and hops")
+            raise records.MalformedError("a search has milliseconds left and hops")
         # nearly all are for one name, and many for the same
         exact = type(query) is dict and len(query) == 1 and type(query.get("name")) is str
         found.append((uuid, _exact(query["name"]) if exact else Query.from_json(query), left, hops))
@@ -59,18 +49,18 @@ def read_found(frame: bytes) -> list[FoundSongs]:
             found.append((item, [], True))
             continue
         if type(item) is not list or len(item) != 3:
-            raise MalformedError("an answer is uuid, hits, complete; or a uuid alone")
+            raise records.MalformedError("an answer is uuid, hits, complete; or a uuid alone")
         uuid, hits, complete = item
         if type(uuid) is not str or type(complete) is not bool:
-            raise MalformedError("an answer is uuid, hits, complete; or a uuid alone")
-        found.append((uuid, items_of(hits, _read_hit, most=MAX_HITS, what="hits"), complete))
+            raise records.MalformedError("an answer is uuid, hits, complete; or a uuid alone")
+        found.append((uuid, records.items_of(hits, _read_hit, most=MAX_HITS, what="hits"), complete))
     return found
 
 
 def _items(frame: bytes) -> list[Any]:
     items = wire.from_json(frame)
     if type(items) is not list or len(items) > MAX_BATCH:
-        raise MalformedError(f"it is a list of at most {MAX_BATCH} items")
+        raise records.MalformedError(f"it is a list of at most {MAX_BATCH} items")
     return items
 
 
@@ -124,7 +114,7 @@ def is_uuid(uuid: object) -> bool:
 @lru_cache(4096)
 def _exact(name: str) -> Query:
     if fault := name_fault(name):
-        raise MalformedError(fault)
+        raise records.MalformedError(fault)
     return Query(name=name)
 
 
@@ -132,12 +122,12 @@ _FIELDS = ("name", "size", "sha256", "title", "artist", "album", "duration")
 
 
 def _read_hit(value: object) -> Hit:
-    table = table_of(value)
+    table = records.table_of(value)
     try:
         song = _song(*map(table.get, _FIELDS))
     except TypeError:  # a list, say, which cannot be remembered
         song = Song.from_json(table)
-    return Hit(song, tuple(list_of(table, "holders", Holder.from_json, most=MAX_HOLDERS)))
+    return Hit(song, tuple(records.list_of(table, "holders", Holder.from_json, most=MAX_HOLDERS)))
 
 
 @lru_cache(4096, typed=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from scale0_core.api import Connect, Disconnect, Effect, Frames, get_logger, printable
+from scale0_core.api import Connect, Disconnect, Effect, Frames, get_logger, printable, records
 from scale0_musicquest import wire
 from scale0_musicquest.server.neighbours import (
     CHILDREN,
@@ -26,7 +26,7 @@ from scale0_musicquest.server.neighbours import (
     read_addresses,
 )
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.songs import endpoint_of, table_of, text_of, whole_of
+from scale0_musicquest.songs import endpoint_of
 
 LOG = get_logger("plugin.musicquest-server")
 
@@ -182,18 +182,18 @@ class Links:
         self.broker_heard = now
         if len(body) == 1:  # an original broker: it names no father
             return []
-        table = table_of(wire.from_json(body[1]))
-        lease = whole_of(table, "lease_ms", 10_000) / 1000
+        table = records.table_of(wire.from_json(body[1]))
+        lease = records.whole_of(table, "lease_ms", 10_000) / 1000
         self._lease = min(max(lease, 0.03), LONGEST_LEASE)
         self._report_by(now + self._lease / 3, now)
-        refused = text_of(table, "refused", "")
+        refused = records.text_of(table, "refused", "")
         if refused and refused != self._refused:
             LOG.warning("the music broker names no father", reason=refused)
         self._refused = refused
         father = table.get("father")
         if father is None or not self._needs_father:
             return []
-        named = table_of(father)
+        named = records.table_of(father)
         return self._try([(endpoint_of(named, "children_endpoint"), ident_of(named, "id"))], now)
 
     def tell_broker_soon(self, now: float) -> None:
@@ -338,7 +338,7 @@ class Links:
     def father_says(self, table: object, now: float) -> list[Effect]:
         """Take the father's sign of life: his ancestors, and his father's address."""
         father = self.father
-        told = table_of(table)
+        told = records.table_of(table)
         if father is None:
             return []
         path = (father.ident, *path_of(told))

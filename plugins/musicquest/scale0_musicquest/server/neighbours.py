@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from scale0_core.api import Send
+from scale0_core.api import Send, records
 from scale0_musicquest import wire
 from scale0_musicquest.server.batches import pack_found, pack_searches
-from scale0_musicquest.songs import MAX_TEXT, MalformedError, endpoint_of, items_of, table_of, text_of
+from scale0_musicquest.songs import MAX_TEXT, endpoint_of
 
 FATHER, CHILDREN = "father", "children"
 MAX_ID = 64
@@ -74,7 +74,7 @@ class Introduction:
     @classmethod
     def read(cls, frame: bytes) -> Introduction:
         """Read it from JSON."""
-        table = table_of(wire.from_json(frame))
+        table = records.table_of(wire.from_json(frame))
         return cls(
             ident_of(table, "id"),
             endpoint_of(table, "endpoint"),
@@ -91,21 +91,21 @@ def ident_of(table: Mapping[str, Any], key: str) -> str:
 
 def path_of(table: Mapping[str, Any]) -> tuple[str, ...]:
     """Read the ids of a server's ancestors."""
-    return tuple(items_of(table.get("path", []), _ident, most=MAX_PATH, what="path"))
+    return tuple(records.items_of(table.get("path", []), _ident, most=MAX_PATH, what="path"))
 
 
 def read_addresses(frame: bytes) -> list[str]:
     """Read a list of addresses."""
-    found = items_of(wire.from_json(frame), _text, most=MAX_LISTED)
+    found = records.items_of(wire.from_json(frame), _text, most=MAX_LISTED)
     return [endpoint_of({"address": address}, "address") for address in found]
 
 
 def _ident(value: object) -> str:
-    ident = text_of({"id": value}, "id", most=MAX_ID)
+    ident = records.text_of({"id": value}, "id", most=MAX_ID)
     if not _GRAPHIC(ident):
-        raise MalformedError("an id is made of printable ASCII characters, without blanks")
+        raise records.MalformedError("an id is made of printable ASCII characters, without blanks")
     return ident
 
 
 def _text(value: object) -> str:
-    return text_of({"text": value}, "text", most=MAX_TEXT)
+    return records.text_of({"text": value}, "text", most=MAX_TEXT)

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from scale0_core.api import Connect, Disconnect, Effect, Frames, Job, JobResult, get_logger
+from scale0_core.api import Connect, Disconnect, Effect, Frames, Job, JobResult, get_logger, records
 from scale0_musicquest import wire
 from scale0_musicquest.download import Download, Request
 from scale0_musicquest.library import Library
 from scale0_musicquest.server.settings import MusicServerSettings
 from scale0_musicquest.shelf import Shelf
-from scale0_musicquest.songs import MalformedError, Song
+from scale0_musicquest.songs import Song
 
 LOG = get_logger("plugin.musicquest-server")
 
@@ -260,7 +260,7 @@ class Pulls:
         if message.word != wire.DATA:
             return self._go_on(pull, pull.download.lost(holder, now), now)
         if len(message.rest) != 2:
-            raise MalformedError("data has an offset and bytes")
+            raise records.MalformedError("data has an offset and bytes")
         offset, data = wire.read_number(message.rest[0]), message.rest[1]
         effects: list[Effect] = []
         if pull.download.wanted(holder, offset, len(data)):

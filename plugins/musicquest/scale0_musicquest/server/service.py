@@ -23,6 +23,7 @@ from scale0_core.api import (
     SocketKind,
     events,
     get_logger,
+    records,
 )
 from scale0_musicquest import wire
 from scale0_musicquest.library import Library
@@ -39,18 +40,7 @@ from scale0_musicquest.server.uploads import SOCKET as CLIENTS
 from scale0_musicquest.server.uploads import Client, Downloaded, Source, Uploads
 from scale0_musicquest.server.watching import Watch
 from scale0_musicquest.shelf import Shelf
-from scale0_musicquest.songs import (
-    Holder,
-    MalformedError,
-    Query,
-    Song,
-    endpoint_of,
-    flag_of,
-    list_of,
-    table_of,
-    text_of,
-    whole_of,
-)
+from scale0_musicquest.songs import Holder, Query, Song, endpoint_of
 
 LOG = get_logger("plugin.musicquest-server")
 
@@ -114,7 +104,7 @@ class MusicServer:
             return self._from_client(frames, now)
         try:
             effects = list(self._from_server(socket, frames, now))
-        except MalformedError as error:
+        except records.MalformedError as error:
             effects = self._complain(socket, frames, str(error))
         return self._settle(effects, now) if self.links.gone else effects
 
@@ -202,9 +192,9 @@ class MusicServer:
             if message.extended and not message.tag:
                 wire.check_tag(message, frames)
             if method is None:
-                raise MalformedError("this word is not known here")
+                raise records.MalformedError("this word is not known here")
             return method(self, client, message, now)
-        except MalformedError as error:
+        except records.MalformedError as error:
             self._malformed += 1
             return [(CLIENTS, wire.error(message, 400, str(error)))]
 
@@ -224,16 +214,16 @@ class MusicServer:
         return [(CLIENTS, wire.answer(message, wire.BYE))]
 
     def _search(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        told = table_of(wire.one_json(message))
+        told = records.table_of(wire.one_json(message))
         query = Query.from_json(told)
         most = self.settings.deadline
-        timeout = min(most, whole_of(told, "timeout_ms", round(most * 1000)) / 1000)
+        timeout = min(most, records.whole_of(told, "timeout_ms", round(most * 1000)) / 1000)
         uuid = message.tag.decode("ascii", "replace")
-        return self.searches.ask(message, uuid, query, now, timeout, fresh=flag_of(told, "fresh"))
+        return self.searches.ask(message, uuid, query, now, timeout, fresh=records.flag_of(told, "fresh"))
 
     def _search_original(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         if len(message.rest) != 2:
-            raise MalformedError("search has a uuid and a song")
+            raise records.MalformedError("search has a uuid and a song")
         uuid, name = wire.short(message.rest[0]).decode("ascii", "replace"), read_name(message.rest[1])
         if name is None:
             return [(CLIENTS, (*message.envelope, wire.NOT_FOUND))]
@@ -241,7 +231,7 @@ class MusicServer:
 
     def _stat(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
         if len(message.rest) != 1:
-            raise MalformedError("stat has a song")
+            raise records.MalformedError("stat has a song")
         name = read_name(message.rest[0])
         song = self.library.get(name) if name is not None else None
         if song is None:
@@ -249,15 +239,15 @@ class MusicServer:
         return [_json(message, wire.STAT, {**song.to_json(), "chunk": self.settings.chunk})]
 
     def _list(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        told = table_of(wire.one_json(message))
-        offset, limit = whole_of(told, "offset", 0), whole_of(told, "limit", 100, most=MOST_LISTED)
+        told = records.table_of(wire.one_json(message))
+        offset, limit = records.whole_of(told, "offset", 0), records.whole_of(told, "limit", 100, most=MOST_LISTED)
         songs = [song.to_json() for song in self.library.page(offset, limit)]
         total = len(self.library)
         frame = fitting(songs, lambda rows: wire.to_json({"total": total, "songs": rows}))
         return [(CLIENTS, wire.answer(message, wire.LIST, frame))]
 
     def _top(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        limit = whole_of(table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
+        limit = records.whole_of(records.table_of(wire.one_json(message)), "limit", 10, most=MOST_LISTED)
         rows = [self._popular(*entry, now) for entry in self.popularity.top(limit, now)]
         return [(CLIENTS, wire.answer(message, wire.TOP, fitting(rows, wire.to_json)))]
 
@@ -273,9 +263,9 @@ class MusicServer:
         if len(message.rest) != 4:
             return self.uploads.fetch(client, message, self._songs, now)
         if bytes(message.rest[0]) != wire.ADVERT:
-            raise MalformedError("fetch has a song, an offset and a size")
+            raise records.MalformedError("fetch has a song, an offset and a size")
         if self._adverts is None:
-            raise MalformedError("there are no adverts here")
+            raise records.MalformedError("there are no adverts here")
         return self.uploads.fetch(client, message, self._adverts, now)
 
     def _advert(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
@@ -293,8 +283,8 @@ class MusicServer:
         return self._adverts.library.page(self._next_advert, 1)[0].name.encode()
 
     def _stale(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        told = table_of(wire.one_json(message))
-        song, endpoint = text_of(told, "song"), endpoint_of(told, "endpoint")
+        told = records.table_of(wire.one_json(message))
+        song, endpoint = records.text_of(told, "song"), endpoint_of(told, "endpoint")
         effects: list[Effect] = [(CLIENTS, wire.answer(message, wire.OK))]
         entry = self.cache.get(song, now)
         if endpoint == self.links.endpoint:
@@ -305,17 +295,17 @@ class MusicServer:
         return effects
 
     def _plan(self, client: Client, message: wire.Message, now: float) -> Iterable[Effect]:
-        told = table_of(wire.one_json(message))
+        told = records.table_of(wire.one_json(message))
         if not self.settings.plans:
             return [(CLIENTS, wire.error(message, 503, "plans are not taken here"))]
         accepted: list[str] = []
         refused: list[dict[str, str]] = []
         effects: list[Effect] = []
-        for item in list_of(told, "songs", table_of, most=MOST_PLANNED):
+        for item in records.list_of(told, "songs", records.table_of, most=MOST_PLANNED):
             # nothing may be raised between an offer and its effects: the pull would wait for them for ever
             try:
-                song, holders = Song.from_json(item), list_of(item, "holders", _endpoint)
-            except MalformedError as error:
+                song, holders = Song.from_json(item), records.list_of(item, "holders", _endpoint)
+            except records.MalformedError as error:
                 refused.append({"name": _name_of(item), "why": str(error)})
                 continue
             why, more = self.pulls.offer(attrs.evolve(song, replica=True), holders, "plan", now)
@@ -395,7 +385,7 @@ class MusicServer:
 
     def _from_neighbour(self, neighbour: Neighbour, body: Frames, now: float) -> Iterable[Effect]:
         if not body:
-            raise MalformedError("a message has a word")
+            raise records.MalformedError("a message has a word")
         if wire.short(body[0]) != wire.HEADER:
             return self._from_original(neighbour, body, now)
         word = wire.short(body[1]) if len(body) > 1 else b""
@@ -407,7 +397,7 @@ class MusicServer:
         if word == wire.HUGZ:
             return self.links.father_says(wire.from_json(payload), now) if neighbour.is_father else ()
         if word == wire.REPLICATE:
-            told = table_of(wire.from_json(payload))
+            told = records.table_of(wire.from_json(payload))
             song = attrs.evolve(Song.from_json(told), replica=True)
             return self.pulls.offer(song, [endpoint_of(told, "endpoint")], "popular", now)[1]
         if word == wire.BYE:
@@ -415,7 +405,7 @@ class MusicServer:
         if word == wire.ERROR:
             forgotten = neighbour.is_father and bytes(payload) == b"404"
             return self.links.forgotten(now) if forgotten else ()
-        raise MalformedError("this word is not known here")
+        raise records.MalformedError("this word is not known here")
 
     def _from_original(self, neighbour: Neighbour, body: Frames, now: float) -> Iterable[Effect]:
         """Take a message as the original servers write it."""
@@ -432,7 +422,7 @@ class MusicServer:
             return self.searches.answered_by_original(neighbour, uuid, endpoint, now)
         if word == wire.ERROR:
             return ()
-        raise MalformedError("this word is not known here")
+        raise records.MalformedError("this word is not known here")
 
     def _complain(self, socket: str, frames: Frames, reason: str, code: int = 400) -> list[Effect]:
         """Say what is wrong with a message, to a neighbour that can be told."""
@@ -582,8 +572,8 @@ def _wanted(query: Query) -> str:
 def _name_of(item: Mapping[str, Any]) -> str:
     """Give the name in an item of a plan that makes no sense; empty, when that makes none either."""
     try:
-        return text_of(item, "name")
-    except MalformedError:
+        return records.text_of(item, "name")
+    except records.MalformedError:
         return ""
 
 

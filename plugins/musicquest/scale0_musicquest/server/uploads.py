@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import attrs
 
-from scale0_core.api import Effect, Frames, Job, JobResult, get_logger
+from scale0_core.api import Effect, Frames, Job, JobResult, get_logger, records
 from scale0_musicquest import wire
 from scale0_musicquest.files import SongMissingError
 from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
 from scale0_musicquest.server.settings import MAX_CHUNK, MusicServerSettings
 from scale0_musicquest.shelf import Shelf
-from scale0_musicquest.songs import MalformedError, Song
+from scale0_musicquest.songs import Song
 
 LOG = get_logger("plugin.musicquest-server")
 
@@ -195,7 +195,7 @@ class Uploads:
     def fetch(self, client: Client, message: wire.Message, source: Source, now: float) -> list[Effect]:
         """Take a request for a part of a song: its name, an offset and a size; before these, the word ``adver``."""
         if not 3 <= len(message.rest) <= 4:
-            raise MalformedError("fetch has a song, an offset and a size")
+            raise records.MalformedError("fetch has a song, an offset and a size")
         named, *place = message.rest[-3:]
         offset, size = map(wire.read_number, place)
         name = read_name(named)

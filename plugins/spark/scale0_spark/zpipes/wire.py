@@ -10,7 +10,6 @@ these. A socket belongs to the process that opened it and is never pickled.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import zmq
 
+from scale0_core.api import records
 from scale0_core.client.kit.route import resolve
 from scale0_core.client.link import RECONNECTING, client_socket
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
@@ -55,7 +55,7 @@ class PipeState:
     def read(cls, pipe: str, text: bytes) -> PipeState:
         """Take it from the answer to INFO."""
         try:
-            row = json.loads(text)
+            row = records.from_json(text)
             groups = {str(name): int(group["next"]) for name, group in row["groups"].items()}
             numbers = (int(row["first"]), int(row["next"]), int(row["links"]))
             limit = row.get("max_chunk")

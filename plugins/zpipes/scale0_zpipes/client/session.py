@@ -10,13 +10,12 @@ connection breaks; again only if the broker does not know the pipe any more, or 
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import deque
 from random import Random
 from typing import Any
 
-from scale0_core.api import Frames, printable
+from scale0_core.api import Frames, printable, records
 from scale0_zpipes.client.errors import PipeError, PipeFullError, PipeLostError, PipeTimeoutError, Stage, refused
 
 FIRST_REST, LONGEST_REST = 0.05, 1.0
@@ -181,7 +180,7 @@ class Session(ABC):
             return
         request = self._greetings.popleft()
         if request[0] == b"INFO":
-            known, self.info = self.info, json.loads(bytes(frames[1]))
+            known, self.info = self.info, records.object_from(frames[1])
             if not self._opens and not (self.info["links"] and self.info.get("made") == known.get("made")):
                 self._open_anew(now)
                 return

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from random import Random
 
-from scale0_core.api import MIB, Frames, printable
+from scale0_core.api import MIB, Frames, printable, records
 from scale0_zpipes.batches import most_chunks, pack_chunks, unpack_numbered
 from scale0_zpipes.client.errors import PipeError, Stage, refused, too_large
 from scale0_zpipes.client.session import NEVER, Session
@@ -517,7 +516,7 @@ class ReaderSession(Session):
             if waits:
                 self._busy_since = NEVER
         elif kind == b"INFO":
-            self.info, self.info_asked = json.loads(bytes(frames[1])), False
+            self.info, self.info_asked = records.object_from(frames[1]), False
         elif kind == b"ERROR":
             self._refused(*self._read_error(frames), now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from scale0_core.api import Effect, Frames, JobResult
+from scale0_core.api import Effect, Frames, JobResult, body_at
 from scale0_zpipes.service.binary import REPLIES
 
 SOCKET = "pipes"
@@ -37,7 +37,7 @@ class Refusal(Exception):  # noqa: N818 (it is an answer)
 
 def command_in(frames: Frames) -> tuple[int, bytes]:
     """Return where the command of a request is, behind a REQ socket's empty frame, and the command; or b""."""
-    start = 2 if len(frames) > 1 and not len(frames[1]) else 1
+    start = body_at(frames)
     return start, bytes(frames[start]) if len(frames) > start and len(frames[start]) <= LONGEST_COMMAND else b""
 
 

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import resource
-import secrets
 import signal
 from datetime import datetime, timezone
 from functools import partial
@@ -21,6 +20,7 @@ from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_table
 from scale0_core.config.folders import broker_context, default_runtime_dir
 from scale0_core.config.running import BrokerRecord, RecordFile, record_folder
 from scale0_core.config.settings import BrokerSettings
+from scale0_core.container.host import ServiceHost
 from scale0_core.container.registry import Provider, ServiceStats
 from scale0_core.container.reporter import Reporter
 from scale0_core.errors import (
@@ -39,9 +39,7 @@ from scale0_core.errors import (
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
 from scale0_core.logs import get_logger
-from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.network.plugin import NetworkPlugin
-from scale0_core.network.service import BrokerService
 from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
 
@@ -77,7 +75,7 @@ class Broker:
             self._context = context
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
-            context = attrs.evolve(context, post=self.loop.post)
+            context = attrs.evolve(context, services=self.loop.container, post=self.loop.post)
             for name in list(self.plugins.plugins):
                 self._start(name, settings[name], context, self.loop)
             self.loop.observers += self.plugins.batch_observers()
@@ -117,20 +115,10 @@ class Broker:
                     sockets=sockets,
                 )
             )
-            host.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
-            host.on_resume = partial(context.registry.set_state, service, provider, "responsive")
+            host.on_quarantine.append(partial(context.registry.set_state, service, provider, "quarantined"))
+            host.on_resume.append(partial(context.registry.set_state, service, provider, "responsive"))
         context.registry.measure_by("hosted", partial(_hosted_stats, running))
-        self._open_doors(provider)
-
-    def _open_doors(self, provider: str) -> None:
-        """Let the services of plugins serve while the broker does, and have tasks if they take some."""
-        assert self.loop is not None
-        for own in self._own_seats():
-            for host in (station.host for station in self.loop.stations):
-                if host is not own:
-                    own.rule(host)
-                if isinstance(host, SeatWithDoor):
-                    own.open_door(host, provider, self.loop.clock.now())
+        self.loop.container.start(self.loop.clock.now())
 
     def _keep_record(self, context: BrokerContext) -> None:
         """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
@@ -146,9 +134,7 @@ class Broker:
         self._record = RecordFile(folder)
         self._write_record()
         assert self.loop is not None
-        for station in self.loop.stations:
-            if isinstance(station.host.service, BrokerService):
-                station.host.service.on_state.append(self._write_record)
+        self.loop.container.on_suspend.append(self._write_record)
 
     def _write_record(self) -> None:
         running, context = self.running(), self._context
@@ -184,10 +170,6 @@ class Broker:
         with contextlib.suppress(OSError):  # not empty: somebody else uses it
             default_runtime_dir(self._context.name, os.environ).rmdir()
 
-    def _own_seats(self) -> list[BrokerSeat]:
-        assert self.loop is not None
-        return [station.host for station in self.loop.stations if isinstance(station.host, BrokerSeat)]
-
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
         assert self.loop is not None
@@ -200,7 +182,7 @@ class Broker:
                 for station in stations
             },
             counts={station.host.service.name: station.host.counts for station in stations},
-            state=next((own.state.value for own in self._own_seats()), "active"),
+            state=self.loop.container.suspended or "active",
         )
 
     def run(self) -> None:
@@ -305,7 +287,8 @@ class Broker:
                     raise PluginContractError(
                         name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
                     )
-                host = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.host_limits())
+                limits = self.core.limits.host_limits()
+                host = ServiceHost(service, plugin=name, limits=limits, vital=name in OWN)
                 stations.append(loop.add(host))
         except Exception as error:
             for station in stations:

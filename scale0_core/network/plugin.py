@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 
+from scale0_core.api import API_VERSION, BrokerContext, PluginInfo, RunningBroker, Service, get_logger, hookimpl
 from scale0_core.config.addresses import is_local
 from scale0_core.config.changes import changes, why_not_whole
 from scale0_core.config.files import BrokerConfig
@@ -21,15 +22,12 @@ from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import ConfigDataError, ConfigError, Fault, PluginError, RecordError
-from scale0_core.hookspecs import hookimpl
-from scale0_core.logs import get_logger
 from scale0_core.network.negotiation import RunningConfig, Writer
-from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.network.service import BrokerService, Reloaded
+from scale0_core.network.sockets import NetworkSockets
 from scale0_core.parts.files import write_atomically
-from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import load_format
 from scale0_core.protocol.states import BrokerState
-from scale0_core.service import Service
 
 LOG = get_logger("network")
 
@@ -233,6 +231,7 @@ class NetworkPlugin:
             sockets,
             store=store,
             registry=context.registry,
+            services=context.services,
             wall_time=time.time,
             state=store.load_state(network.state),
             remote_sockets=frozenset(name for name, bound in remote.items() if not all(map(is_local, bound))),

@@ -237,8 +237,7 @@ class SimNetwork:
                 self._retry(address)
         for connector in [connector for socket in node.sockets for connector in socket.connects.values()]:
             self._try(connector)
-        for host in node.hosts:
-            host.begin()
+        node.begin()
 
     def change(self, socket: SimSocket, address: str, routing_id: bytes, connect: bool) -> str:
         """Connect a socket to an address, or end that connection; return why not, if so. For nodes."""

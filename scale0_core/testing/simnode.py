@@ -18,7 +18,7 @@ from scale0_core.testing.frames import as_delivered
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import Carrier
 from scale0_core.testing.simsockets import KINDS, SimSocket
-from scale0_core.testing.virtual import Driver
+from scale0_core.testing.virtual import Driver, InProcess
 
 if TYPE_CHECKING:
     from scale0_core.testing.simnet import SimNetwork
@@ -86,10 +86,17 @@ class SimNode:
         self.starts += 1
         self.post = partial(self._post, self.starts)
         make_host = StrictHost if self._strict else ServiceHost
+        self._in_process = inside = InProcess(self.name.encode())
         self.hosts = [
-            SimHost(make_host(service, limits=self._limits), self._carrier, self.name, self.net.change)
+            SimHost(make_host(service, limits=self._limits), self._carrier, self.name, self.net.change, inside)
             for service in self._factory(self)
         ]
+
+    def begin(self) -> None:
+        """Let the services say what they want at the start."""
+        for sim in self.hosts:
+            sim.begin()
+        self._in_process.start(self.now)
 
     def _post(self, start: int, service: str, result: JobResult) -> None:
         for host in self.hosts if start == self.starts else ():
@@ -127,16 +134,18 @@ class SimHost:
     """One service of a node, between its host and its sockets."""
 
     __slots__ = (
-        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "host", "node", "post",
-        "sockets",
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_in_process", "_lost", "endpoints", "host",
+        "node", "post", "sockets",
     )  # fmt: skip
 
-    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change) -> None:
+    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change, in_process: InProcess) -> None:
         self.host = host
         self.node = node
         self.endpoints = dict(host.service.endpoints)
         self.sockets = {
-            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain)
+            for name, endpoint in self.endpoints.items()
+            if not endpoint.in_process
         }
         for name, socket in self.sockets.items():
             socket.node = node
@@ -154,10 +163,12 @@ class SimHost:
             self._send,
             job_delay=lambda: carrier.duration(carrier.weather.job_delay),
             run=self._run_jobs,
-            settled=self.drain,
+            settled=self._settled,
             connect=self._connect,
         )
         self.post = driver.post
+        self._in_process = in_process
+        in_process.add(driver)
 
     def begin(self) -> None:
         """Let the service say what it wants at the start."""
@@ -189,6 +200,10 @@ class SimHost:
                 self._give(socket)
         finally:
             self._draining = False
+
+    def _settled(self) -> None:
+        self.drain()
+        self._in_process.deliver()
 
     @property
     def running(self) -> list[Job]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from scale0_core.container.container import Container
 from scale0_core.container.host import ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
@@ -61,6 +62,40 @@ class Agenda:
         if time > self.now:
             self.now = time
             self._at_this_instant = 0
+
+
+class InProcess:
+    """Lets services of one process, each with a driver of its own, send to each other."""
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self.container = Container(secret)
+        self._drivers: dict[ServiceHost, Driver] = {}
+        self._delivering = False
+
+    def add(self, driver: Driver) -> None:
+        """Take in a driver and its service."""
+        self.container.add(driver.host)
+        self._drivers[driver.host] = driver
+
+    def start(self, now: float) -> None:
+        """Let the services have tasks that take some."""
+        self.container.start(now)
+        for driver in self._drivers.values():
+            driver.settle()
+
+    def deliver(self) -> None:
+        """Deliver what they have sent each other, until nothing is left."""
+        if self._delivering:
+            return  # called again from within: the loop below goes on by itself
+        self._delivering = True
+        try:
+            while ready := self.container.ready:
+                for receiver in ready:
+                    driver = self._drivers[receiver.host]
+                    receiver.deliver(driver.agenda.now)
+                    driver.settle()
+        finally:
+            self._delivering = False
 
 
 class Driver:

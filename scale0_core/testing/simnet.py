@@ -8,7 +8,6 @@ and after every step the invariants are checked. The same seed gives the same ru
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
 from random import Random
 
 from scale0_core.container.host import HostLimits
@@ -266,7 +265,7 @@ class SimNetwork:
         if connector.wanted and not connector.trying:
             connector.trying = True
             delay = self._carrier.duration(self.weather.reconnect)
-            self._agenda.at(self.now + delay, partial(self._connect, connector))
+            self._agenda.at(self.now + delay, self._connect, connector)
 
     def _connect(self, connector: Connector) -> None:
         connector.trying = False
@@ -310,7 +309,7 @@ class SimNetwork:
         self._cut_links[link] = None
         self._carrier.cut(link.forward, reason)
         self._carrier.cut(link.backward, reason)
-        self._agenda.at(self.now + detected_after, partial(self._close, link))
+        self._agenda.at(self.now + detected_after, self._close, link)
 
     def _close(self, link: Link) -> None:
         if link.closed:

@@ -100,6 +100,7 @@ class SimSession:
         for connection, up, nobody in news:
             if connection == self._connection:
                 self._linked(up, nobody, now)
+        self._agenda.advance(now)  # first: what it does may be due for the session immediately
         for _ in range(TURNS):
             due = self.session.next_deadline()
             if due is None or due > now:
@@ -107,7 +108,6 @@ class SimSession:
             self.session.on_deadline(now)
         if self._again_at is not None and self._again_at <= now:
             self._open()
-        self._agenda.advance(now)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from scale0_core.container.container import Container
 from scale0_core.container.host import ServiceHost
@@ -30,14 +29,14 @@ class Agenda:
 
     def __init__(self, start: float = 0.0) -> None:
         self.now = start
-        self._entries: list[tuple[float, int, Action]] = []
+        self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._added = 0
         self._at_this_instant = 0
 
-    def at(self, time: float, action: Action) -> None:
-        """Do ``action`` at ``time``, or now if that is past; what is due together, in the order it was added."""
+    def at(self, time: float, action: Callable[..., object], *arguments: Any) -> None:
+        """Call ``action`` at ``time``, or now if that is past; what is due together, in the order it was added."""
         self._added += 1
-        heapq.heappush(self._entries, (time, self._added, action))
+        heapq.heappush(self._entries, (time, self._added, action, arguments))
 
     @property
     def next_time(self) -> float | None:
@@ -46,14 +45,14 @@ class Agenda:
 
     def step(self) -> None:
         """Do what is due next, moving the clock there."""
-        time, _, action = heapq.heappop(self._entries)
+        time, _, action, arguments = heapq.heappop(self._entries)
         if time > self.now:
             self.now = time
             self._at_this_instant = 0
         self._at_this_instant += 1
         if self._at_this_instant > MOST_AT_ONE_INSTANT:
             raise ServiceFaultError(f"time stands still at {self.now}", f"{MOST_AT_ONE_INSTANT} actions at one instant")
-        action()
+        action(*arguments)
 
     def advance(self, time: float) -> None:
         """Do all that is due until ``time``, each at its moment; the clock then shows ``time``."""
@@ -135,7 +134,7 @@ class Driver:
         self._settled = settled
         self._connect = connect
         self._due: float | None = None
-        self._held_back: list[Action] = []
+        self._held_back: list[tuple[Callable[[Any], None], Any]] = []
 
     def receive(self, socket: str, frames: Frames) -> None:
         """Give one message to the service."""
@@ -149,7 +148,7 @@ class Driver:
 
     def post(self, result: JobResult) -> None:
         """Let a result arrive that a thread of the plugin posts now."""
-        self.agenda.at(self.agenda.now, partial(self._unless_halted, partial(self._take_posted, result)))
+        self.agenda.at(self.agenda.now, self._unless_halted, self._take_posted, result)
 
     def stop(self) -> None:
         """Let the service have its last words."""
@@ -175,8 +174,7 @@ class Driver:
         while host.jobs.in_flight and (batch := host.jobs.take()) is not None:
             self._batches += 1
             self.running[self._batches] = batch
-            finish = partial(self._finish, self._batches)
-            self.agenda.at(now + self._job_delay(), partial(self._unless_halted, finish))
+            self.agenda.at(now + self._job_delay(), self._unless_halted, self._finish, self._batches)
         self._note_deadline()
         self._settled()
 
@@ -188,8 +186,8 @@ class Driver:
         """Let a halted service go on with all that has become due."""
         self.halted = False
         held_back, self._held_back = self._held_back, []
-        for action in held_back:
-            self._unless_halted(action)
+        for action, argument in held_back:
+            self._unless_halted(action, argument)
         self._due = None
         self.settle()
 
@@ -206,11 +204,11 @@ class Driver:
             return SendFailure(send[0], send[1], reason)
         return SendFailure("", (), reason)
 
-    def _unless_halted(self, action: Action) -> None:
+    def _unless_halted(self, action: Callable[[Any], None], argument: Any) -> None:
         if self.halted:
-            self._held_back.append(action)
+            self._held_back.append((action, argument))
         elif not self.dead:
-            action()
+            action(argument)
             self.settle()
 
     def _finish(self, number: int) -> None:
@@ -228,7 +226,7 @@ class Driver:
         if due != self._due:
             self._due = due
             if due is not None:
-                self.agenda.at(due, partial(self._fire, due))
+                self.agenda.at(due, self._fire, due)
 
     def _fire(self, due: float) -> None:
         # a deadline that was moved meanwhile has an entry of its own

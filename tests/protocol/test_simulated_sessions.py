@@ -204,7 +204,10 @@ class World:
         self.net.run(CALL_SECONDS + 1.0)
         assert len(asked) == 2 * len(self.sessions("c"))
         ends = Counter(how for call in asked for _, how in self.history.outcomes[call])
-        assert set(ends) <= {"reply", "CallTimedOutError"}, ends  # a task may take longer than its caller waits
+        known = {"reply", "CallTimedOutError"}  # a task may take longer than its caller waits
+        if len(self.group.brokers) > 1:
+            known |= {"UnavailableError", "NoServiceError"}  # all workers may have gone to the other broker
+        assert set(ends) <= known, ends
         assert ends["reply"] > len(asked) / 3
         self.check_calls()
 

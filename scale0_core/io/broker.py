@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,16 +19,16 @@ from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_table
 from scale0_core.config.folders import broker_context, default_runtime_dir
 from scale0_core.config.running import BrokerRecord, RecordFile, record_folder
 from scale0_core.config.settings import BrokerSettings
+from scale0_core.container.assembly import Assembly
 from scale0_core.container.host import ServiceHost
-from scale0_core.container.registry import Provider, ServiceStats
 from scale0_core.container.reporter import Reporter
 from scale0_core.errors import (
+    LEFT_OUT,
     AddressError,
     AddressInUseError,
     ConfigError,
     Exit,
     Fault,
-    PluginContractError,
     PluginError,
     PluginStartError,
     RecordError,
@@ -41,7 +40,8 @@ from scale0_core.io.loop import Loop, Station
 from scale0_core.logs import get_logger
 from scale0_core.network.plugin import NetworkPlugin
 from scale0_core.plugin_types import BrokerContext, RunningBroker
-from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
+from scale0_core.plugins import OWN, PluginSet, installed_plugins
+from scale0_core.service import Service
 
 LOG = get_logger("broker")
 
@@ -58,6 +58,7 @@ class Broker:
         self.plugins = plugins or PluginSet()
         self.safe_mode = safe_mode
         self.loop: Loop | None = None
+        self._assembly: Assembly[Station] | None = None
         self._name = BrokerName(self.core.broker.name)
         self._context: BrokerContext | None = None
         self._since = ""
@@ -76,8 +77,9 @@ class Broker:
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
             context = attrs.evolve(context, services=self.loop.container, post=self.loop.post)
+            self._assembly = Assembly(self.loop, self._make_host)
             for name in list(self.plugins.plugins):
-                self._start(name, settings[name], context, self.loop)
+                self._start(name, settings[name], context, self._assembly)
             self.loop.observers += self.plugins.batch_observers()
             if self.plugins.observes_events:
                 self.loop.observe_events()
@@ -85,7 +87,10 @@ class Broker:
             self.close()
             raise
         running = self.running()
-        self._register_hosted(running, context)
+        provider = self.core.network.identity or running.name
+        versions = {name: found.version for name, found in installed_plugins().items()}
+        self._assembly.register(context.registry, provider, versions, __version__)
+        self.loop.container.start(self.loop.clock.now())
         self._keep_record(context)
         try:
             for name, error in self.plugins.started(running).items():
@@ -95,30 +100,6 @@ class Broker:
             self.close()
             raise
         return running
-
-    def _register_hosted(self, running: RunningBroker, context: BrokerContext) -> None:
-        """Put the services of plugins into the registry, beside those that workers will offer."""
-        assert self.loop is not None
-        versions = {name: found.version for name, found in installed_plugins().items()}
-        provider = self.core.network.identity or running.name
-        for station in self.loop.stations:
-            service, host = station.host.service.name, station.host
-            sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
-            context.registry.put(
-                Provider(
-                    service=service,
-                    provider=provider,
-                    kind="hosted",
-                    state="responsive",
-                    version=versions.get(host.plugin, __version__),
-                    endpoints=tuple(address for bound in sockets.values() for address in bound),
-                    sockets=sockets,
-                )
-            )
-            host.on_quarantine.append(partial(context.registry.set_state, service, provider, "quarantined"))
-            host.on_resume.append(partial(context.registry.set_state, service, provider, "responsive"))
-        context.registry.measure_by("hosted", partial(_hosted_stats, running))
-        self.loop.container.start(self.loop.clock.now())
 
     def _keep_record(self, context: BrokerContext) -> None:
         """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
@@ -173,15 +154,12 @@ class Broker:
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
         assert self.loop is not None
-        stations = self.loop.stations
+        assert self._assembly is not None
         return RunningBroker(
             name=self.core.broker.name,
             wire=self.loop.wire.name,
-            addresses={
-                station.host.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
-                for station in stations
-            },
-            counts={station.host.service.name: station.host.counts for station in stations},
+            addresses=self._assembly.addresses,
+            counts=self._assembly.counts,
             state=self.loop.container.suspended or "active",
         )
 
@@ -276,23 +254,14 @@ class Broker:
                     "the broker does not start", f"add {name} to broker.plugins, or take it out of broker.required",
                 )  # fmt: skip
 
-    def _start(self, name: str, settings: object, context: BrokerContext, loop: Loop) -> None:
+    def _make_host(self, service: Service, plugin: str) -> ServiceHost:
+        return ServiceHost(service, plugin=plugin, limits=self.core.limits.host_limits(), vital=plugin in OWN)
+
+    def _start(self, name: str, settings: object, context: BrokerContext, assembly: Assembly[Station]) -> None:
         """Make the services of a plugin and open their sockets; all of them, or the plugin is left out."""
-        stations: list[Station] = []
         try:
-            for service in self.plugins.services(name, settings, context):
-                taken = [station.host.service.name for station in loop.stations]
-                if service.name in taken:
-                    what = f"plugin {name} offers a service that exists already"
-                    raise PluginContractError(
-                        name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
-                    )
-                limits = self.core.limits.host_limits()
-                host = ServiceHost(service, plugin=name, limits=limits, vital=name in OWN)
-                stations.append(loop.add(host))
+            assembly.start(name, self.plugins.services(name, settings, context))
         except Exception as error:
-            for station in stations:
-                loop.remove(station)
             failure = _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
@@ -351,13 +320,6 @@ def _not_opened(name: str, what: str, error: Exception, settings: object) -> Plu
     return PluginStartError(
         name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation"
     )
-
-
-def _hosted_stats(running: RunningBroker, service: str) -> ServiceStats | None:
-    counts = running.counts.get(service)
-    if counts is None:
-        return None
-    return ServiceStats(requests=counts.received, errors=counts.errors, last_error=counts.last_error)
 
 
 def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:

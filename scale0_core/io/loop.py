@@ -60,6 +60,11 @@ class Station:
     slow_logged: float = float("-inf")
     broken_logged: float = float("-inf")
 
+    @property
+    def addresses(self) -> dict[str, Sequence[str]]:
+        """Where its sockets are really bound; nowhere while they are closed."""
+        return {name: opened.addresses for name, opened in self.sockets.items()}
+
     def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
         """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
         opened = self.sockets.get(effect.socket)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 
+from scale0_core.client.kit.route import BETWEEN
+from scale0_core.config.running import BrokerRecord
 from scale0_core.container.host import HostLimits
 from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
@@ -123,6 +125,12 @@ class SimNetwork:
         self.nodes[name] = node
         self._start(node)
         return node
+
+    def brokers(self, target: str) -> tuple[list[BrokerRecord], list[str]]:
+        """List the nodes that are up and named in a target, as ``resolve`` lists the brokers of a machine."""
+        names = [choice.partition("@")[2] for choice in target.split(BETWEEN)]
+        nodes = [self.nodes.get(self._binders[name].node if name in self._binders else name) for name in names]
+        return [node.record for node in nodes if node is not None and node.up], []
 
     def invariant(self, check: Callable[[], object]) -> None:
         """Check this after every step: it raises, or returns False, when something is wrong."""

@@ -8,7 +8,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from scale0_core.config.running import BrokerRecord
 from scale0_core.container.connections import Connections
+from scale0_core.container.container import Container
 from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.container.outbox import MALFORMED
@@ -85,12 +87,28 @@ class SimNode:
         self.paused = False
         self.starts += 1
         self.post = partial(self._post, self.starts)
-        make_host = StrictHost if self._strict else ServiceHost
-        self._in_process = inside = InProcess(self.name.encode())
-        self.hosts = [
-            SimHost(make_host(service, limits=self._limits), self._carrier, self.name, self.net.change, inside)
-            for service in self._factory(self)
-        ]
+        self._in_process = InProcess(self.name.encode())
+        for service in self._factory(self):
+            self.add(self.make_host(service))
+
+    @property
+    def container(self) -> Container:
+        """The services of this start, and what they send each other; ``context.services`` of plugins."""
+        return self._in_process.container
+
+    def make_host(self, service: Service, plugin: str = "") -> ServiceHost:
+        """Make what calls a service; in a strict network, it insists on all that a service promises."""
+        return (StrictHost if self._strict else ServiceHost)(service, plugin=plugin, limits=self._limits)
+
+    def add(self, host: ServiceHost) -> SimHost:
+        """Run a service; its sockets are connected when the node has started."""
+        self.hosts.append(SimHost(host, self._carrier, self.name, self.net.change, self._in_process))
+        return self.hosts[-1]
+
+    def remove(self, sim: SimHost) -> None:
+        """Forget a service that was added during this start."""
+        self.hosts.remove(sim)
+        self.container.remove(sim.host)
 
     def begin(self) -> None:
         """Let the services say what they want at the start."""
@@ -102,6 +120,14 @@ class SimNode:
         for host in self.hosts if start == self.starts else ():
             if host.host.service.name == service:
                 host.post(result)
+
+    @property
+    def record(self) -> BrokerRecord:
+        """What a broker on this node writes down of itself."""
+        addresses = {sim.host.service.name: sim.addresses for sim in self.hosts}
+        return BrokerRecord(
+            name=self.name, pid=0, since="", state="", config="", runtime_dir="", data_dir="", addresses=addresses
+        )
 
     def wake(self) -> None:
         """Have the services asked again for their deadlines; something from outside has changed them."""
@@ -170,6 +196,11 @@ class SimHost:
         self.post = driver.post
         self._in_process = in_process
         in_process.add(driver)
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Where its sockets are bound."""
+        return {name: socket.endpoint.bind for name, socket in self.sockets.items()}
 
     def begin(self) -> None:
         """Let the service say what it wants at the start."""

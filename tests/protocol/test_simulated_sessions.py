@@ -15,7 +15,7 @@ import pytest
 
 from scale0_core.client.errors import NoBrokerError
 from scale0_core.config.network import GroupBroker, GroupConfig
-from scale0_core.network.service import NetworkSockets
+from scale0_core.network.sockets import NetworkSockets
 from scale0_core.testing import SimClient, SimNetwork, SimWorker
 from scale0_core.testing.simclient import Outcome
 

@@ -8,18 +8,19 @@ from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
 from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
 from scale0_core.config.formats import Format
 from scale0_core.config.tree import Node
+from scale0_core.container.container import Container
 from scale0_core.container.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.errors import FormatError, Problem, Scale0Error
 from scale0_core.events import Event, EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
-from scale0_core.network.inner_worker import InnerCancel, InnerTask, InnerWorker
 from scale0_core.packing import PackedEvents, Packing
 from scale0_core.parts import files, journal, records
 from scale0_core.parts.backoff import Backoff, backoff_seconds
 from scale0_core.parts.envelopes import body_at, split_envelope
 from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
+from scale0_core.protocol.worker import ProtocolWorker, WorkerCancel, WorkerTask
 from scale0_core.service import (
     KIB,
     MIB,
@@ -59,6 +60,7 @@ __all__ = [
     "Change",
     "Connect",
     "Connecting",
+    "Container",
     "Deadlines",
     "Delayed",
     "Disconnect",
@@ -73,9 +75,6 @@ __all__ = [
     "Format",
     "FormatError",
     "Frames",
-    "InnerCancel",
-    "InnerTask",
-    "InnerWorker",
     "Job",
     "JobResult",
     "LaterResults",
@@ -87,6 +86,7 @@ __all__ = [
     "PeerWatcher",
     "PluginInfo",
     "Problem",
+    "ProtocolWorker",
     "Provider",
     "ProviderKind",
     "Registry",
@@ -99,6 +99,8 @@ __all__ = [
     "SocketKind",
     "Stopping",
     "Undelivered",
+    "WorkerCancel",
+    "WorkerTask",
     "backoff_seconds",
     "body_at",
     "events",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
+from scale0_core.container.container import Container
 from scale0_core.container.host import HostCounts
 from scale0_core.container.registry import Registry
 from scale0_core.events import Event
@@ -43,6 +44,8 @@ class BrokerContext:
     group: str = ""
     """The group of brokers that it belongs to."""
     registry: Registry = attrs.field(factory=Registry, eq=False)
+    services: Container = attrs.field(factory=Container, eq=False)
+    """All services of the broker, for one that manages the others: whether they serve, and which are quarantined."""
     post: Callable[[str, JobResult], None] = attrs.field(default=_no_broker, eq=False, repr=False)
     """Hands a result to a service of this broker, by its name: it arrives at ``on_job``, like that of a job.
 

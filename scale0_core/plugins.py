@@ -22,6 +22,7 @@ from scale0_core.config.formats import Format
 from scale0_core.config.structure import nearest, structure
 from scale0_core.container.host import CAUGHT
 from scale0_core.errors import (
+    LEFT_OUT,
     Fault,
     FormatMissingError,
     PluginContractError,
@@ -38,8 +39,6 @@ from scale0_core.service import Service
 GROUP = "scale0.plugins"
 FORMATS = "scale0.formats"
 LOG = get_logger("plugins")
-
-LEFT_OUT = "the broker runs without it"
 
 EXAMPLE = "scale0_echo.plugin:EchoPlugin"
 

@@ -67,6 +67,8 @@ class Endpoint:
     ZeroMQ's defaults: ``max_message`` is the bytes of one frame, and a message of more than ``max_frames`` frames is
     dropped and counted. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
     arrives as a *blob*, which ``len()``, ``bytes()`` and ``memoryview()`` accept and which is sent without a copy.
+    The address ``@name`` is in-process: a ROUTER that binds to it and DEALERs of other services that connect to it
+    exchange messages as over a socket, without one; the broker itself is at ``@scale0``.
     ``watch_peers`` has ``on_peer_lost`` called when a connection ends. ``tasks`` is a promise: a request with an empty
     frame after the routing id gets exactly one answer, to the same routing id and with an empty frame. Then clients of
     the broker may reach the service by a TASK with its name as well; one ROUTER of a service may say so.
@@ -83,6 +85,20 @@ class Endpoint:
     watch_peers: bool = False
     tasks: bool = attrs.field(default=False)
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
+
+    @property
+    def in_process(self) -> str:
+        """The in-process address, or an empty text."""
+        return next((address for address in (*self.bind, *self.connect) if address[:1] == "@"), "")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an in-process address beside others, and other kinds of socket there."""
+        if self.in_process:
+            kind = SocketKind.ROUTER if self.bind else SocketKind.DEALER
+            if len((*self.bind, *self.connect)) > 1 or self.kind is not kind:
+                raise ValueError(
+                    f"{self.in_process} is the only address of a ROUTER that binds or a DEALER that connects"
+                )
 
     @options.validator
     def _no_dangerous_options(self, field: attrs.Attribute[object], value: Mapping[str, int | bytes]) -> None:

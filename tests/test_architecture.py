@@ -281,6 +281,31 @@ def test_the_sans_io_parts_of_the_core_do_not_import_io():
     assert breaches(pure, {"scale0_core.io", "scale0_core.client", "scale0_core.cli", "scale0_core.testing"}) == []
 
 
+def test_the_container_knows_nothing_of_the_scale0_protocol():
+    container = sources(CORE / "container")
+    assert len(container) > 5
+    assert breaches(container, {"scale0_core.network", "scale0_core.protocol"}) == []
+
+
+BEYOND_THE_API = {
+    "errors.ConfigDataError", "errors.ConfigError", "errors.Fault", "errors.PluginError", "errors.RecordError",
+    "plugins.load_format",
+}  # fmt: skip
+"""What the built-in plugin uses of the core beside what any plugin may use; this list can only shrink."""
+
+
+def test_the_network_plugin_uses_what_any_plugin_may_use():
+    """Its own rooms are the protocol and the configuration; of the rest of the core it has the api."""
+    own = {"scale0_core.api", "scale0_core.network", "scale0_core.protocol", "scale0_core.config", "scale0_core.parts"}
+    own |= {"scale0_core.events", "scale0_core.packing"}  # modules that the api exports whole
+    found = {name for path in sources(CORE / "network") for name in imports(path) if is_in(name, {"scale0_core"})}
+    assert {name for name in found if not is_in(name, own)} == {f"scale0_core.{name}" for name in BEYOND_THE_API}
+
+
+def test_the_api_needs_no_network():
+    assert breaches([CORE / "api.py"], {"scale0_core.network"}) == []
+
+
 def test_only_the_plugins_module_imports_stevedore():
     importing = [name_of(path) for path in TREES if breaches([path], {"stevedore"})]
     assert importing == ["scale0_core.plugins"]
@@ -417,6 +442,13 @@ def test_no_attribute_is_looked_up_by_a_name_that_could_come_from_a_peer():
     found = free_lookups()
     assert {place: line for place, line in found.items() if place not in LOOKUPS} == {}
     assert set(LOOKUPS) == set(found), "a place that is no longer there is taken off the list"
+
+
+def test_no_method_is_replaced_at_run_time():
+    """Fast paths are declared; the host looks them up."""
+    mark = re.compile(r"type: ignore\[[^]]*method-assign")
+    everything = [*TREES, *sources(ROOT / "tests", ROOT / "bench", ROOT / "examples")]
+    assert [str(path) for path in everything if mark.search(path.read_text("utf-8"))] == []
 
 
 # packages

@@ -10,7 +10,7 @@ import math
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -41,6 +41,9 @@ from scale0_core.service import (
     Stopping,
     Undelivered,
 )
+
+if TYPE_CHECKING:
+    from scale0_core.container.task_host import TaskHost
 
 STUCK_PAUSE = 0.1
 """Seconds until a service whose deadline did not move is asked again."""
@@ -91,8 +94,12 @@ class HostCounts:
 class ServiceHost:
     """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
 
-    def __init__(self, service: Service, *, plugin: str = "", limits: HostLimits | None = None) -> None:
+    def __init__(
+        self, service: Service, *, plugin: str = "", limits: HostLimits | None = None, vital: bool = False
+    ) -> None:
         self.service = service
+        self.vital = vital
+        """Whether the broker stops when the service is put into quarantine."""
         self.plugin = plugin or service.name
         self.limits = limits or HostLimits()
         self.counts = HostCounts()
@@ -107,8 +114,14 @@ class ServiceHost:
         self.quarantined = False
         self.task = b""
         """The number of the task that the service is called with, if it is one; for the log."""
-        self.on_quarantine: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
+        self.on_quarantine: list[Callable[[], None]] = []
+        self.on_resume: list[Callable[[], None]] = []
+        self.tasks: TaskHost | None = None
+        """Gives the service tasks, if it takes some."""
+        self.in_process: dict[str, Callable[[Frames], str]] = {}
+        """What sends by the endpoints that lead to services of the same broker, by socket."""
+        self.may_be_rushed = True
+        """Whether the loop may serve a busy socket of the service alone for a while."""
         self.reopen: Callable[[], None] | None = None
         """Opens the sockets again, which are closed in quarantine; raises a Scale0Error if that cannot be."""
         self.suspended = ""
@@ -129,7 +142,8 @@ class ServiceHost:
         self._recent_errors: deque[float] = deque(maxlen=self.limits.errors)
         self._logged: set[str] = set()
         self._not_before = -math.inf
-        self._now = -math.inf
+        self.now = -math.inf
+        """When the service was called last."""
 
     @property
     def paused(self) -> bool:
@@ -140,12 +154,12 @@ class ServiceHost:
         """Give a batch of messages to the service, one by one if it does not take them all at once."""
         if self.suspended:
             messages = self._finishing(socket, messages, now)
-        self._take(socket, messages, now)
+        self.take(socket, messages, now)
 
-    def _take(self, socket: str, messages: Sequence[Frames], now: float) -> None:
+    def take(self, socket: str, messages: Sequence[Frames], now: float) -> None:
         """Give messages to the service, whether it is suspended or not."""
         self.counts.received += len(messages)
-        self._now = now
+        self.now = now
         self._receive_all(socket, iter(messages), now)
 
     def suspend(self, reason: str, drain_until: float = -math.inf) -> None:
@@ -167,7 +181,7 @@ class ServiceHost:
                 try:
                     kept = [frames for frames in messages if self.service.finishes(socket, frames)]
                 except CAUGHT as error:
-                    self._failed("finishes", error, now)
+                    self.failed("finishes", error, now)
         dropped = len(messages) - len(kept)
         self.counts.received += dropped
         self._drop(self.suspended, dropped)
@@ -185,7 +199,7 @@ class ServiceHost:
                 self._collect(effects)
             if error is None:
                 return
-            self._failed("receive", error, now)
+            self.failed("receive", error, now)
         self._drop("quarantined", sum(1 for _ in pending))
 
     def receive_batch(self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect]) -> None:
@@ -216,16 +230,17 @@ class ServiceHost:
     @property
     def may_rush(self) -> bool:
         """Whether all that the service returns to messages of its peers can be sent as it is."""
-        return not (self.sends or self.jobs.in_flight or self.quarantined or self.suspended)
+        busy = self.sends or self.jobs.in_flight or (self.tasks is not None and self.tasks.open)
+        return self.may_be_rushed and not (busy or self.quarantined or self.suspended)
 
     def rushed(
         self, socket: str, received: int, error: Exception | SystemExit | None, left: Iterator[Frames], now: float
     ) -> None:
         """Note that messages went to ``receive_batch`` without this host; it did not take what is ``left``."""
         self.counts.received += received
-        self._now = now
+        self.now = now
         if error is not None:
-            self._failed("receive", error, now)
+            self.failed("receive", error, now)
             self._receive_all(socket, left, now)
 
     def next_deadline(self) -> float | None:
@@ -240,13 +255,13 @@ class ServiceHost:
                 raise ServiceFaultError(f"the deadline of service {self.service.name} is not a number")
             return max(due, self._not_before)
         except CAUGHT as error:
-            self._not_before = self._now + STUCK_PAUSE
-            self._failed("next_deadline", error, self._now)
+            self._not_before = self.now + STUCK_PAUSE
+            self.failed("next_deadline", error, self.now)
             return self._not_before
 
     def on_deadline(self, now: float) -> None:
         """Call the service if something is due."""
-        self._now = now
+        self.now = now
         due = self.next_deadline()
         if due is None or due > now:
             return
@@ -260,11 +275,11 @@ class ServiceHost:
                 )
         except CAUGHT as error:
             self._not_before = now + STUCK_PAUSE
-            self._failed("on_deadline", error, now)
+            self.failed("on_deadline", error, now)
 
     def job_done(self, result: JobResult, now: float) -> None:
         """Hand the outcome of a job to the service."""
-        self._now = now
+        self.now = now
         self.counts.jobs += 1
         if result.error is not None:
             self.counts.jobs_failed += 1
@@ -293,7 +308,7 @@ class ServiceHost:
             self.service.events = self.events
             self._read_fast_paths()
         except CAUGHT as error:
-            self._failed("events", error, now)
+            self.failed("events", error, now)
             return False
         return True
 
@@ -306,7 +321,40 @@ class ServiceHost:
 
     def take_sends(self) -> list[Send]:
         """Give all that waits to be sent; jobs found among it go into ``jobs``, the others into ``connections``."""
-        return self._unless_suspended(self._sort_sends())
+        sends = self._sort_sends()
+        if self.tasks is not None and self.tasks.open:
+            sends = self.tasks.take_answers(sends, self.now)
+        sends = self._unless_suspended(sends)
+        return self._send_in_process(sends) if self.in_process else sends
+
+    def _send_in_process(self, sends: list[Send]) -> list[Send]:
+        """Send what goes to services of the same broker; return the rest."""
+        try:
+            if self.in_process.keys().isdisjoint([send[0] for send in sends]):
+                return sends
+        except (TypeError, IndexError):
+            pass  # something that is no send; whoever sends the rest counts it
+        kept: list[Send] = []
+        for send in sends:
+            pass_on = self.in_process.get(send[0]) if _is_whole(send) else None
+            if pass_on is None:
+                kept.append(send)
+            else:
+                reason = pass_on(send[1])
+                self.sent(1, (SendFailure(*send, reason),) if reason else (), self.now)
+        return kept
+
+    def take_in_process(
+        self, sends: list[Send], failures: list[tuple[int, str]]
+    ) -> tuple[list[Send], list[tuple[int, str]]]:
+        """Send what failed only because it goes over no socket; return the rest of a batch, and its failures."""
+        inside = {index for index, _ in failures if _is_whole(sends[index]) and sends[index][0] in self.in_process}
+        if not inside:
+            return sends, failures
+        self._send_in_process([sends[index] for index in sorted(inside)])
+        kept = [index for index in range(len(sends)) if index not in inside]
+        places = {index: place for place, index in enumerate(kept)}
+        return [sends[index] for index in kept], [(places[index], why) for index, why in failures if index in places]
 
     def _unless_suspended(self, sends: list[Send]) -> list[Send]:
         """Give back to a suspended service what it publishes, and all that it sends once its time to answer is over."""
@@ -316,7 +364,7 @@ class ServiceHost:
         for send in sends:
             if _is_whole(send) and not self._may_leave(send[0]):
                 self.counts.undelivered[send[0], self.suspended] += 1
-                self._undelivered(SendFailure(*send, GONE), self._now)
+                self._undelivered(SendFailure(*send, GONE), self.now)
             else:
                 left.append(send)
         return left
@@ -324,7 +372,7 @@ class ServiceHost:
     def _may_leave(self, socket: str) -> bool:
         """Return whether a suspended service may still send by a socket."""
         endpoint = self.service.endpoints.get(socket)
-        return self._now < self._drain_until and (endpoint is None or endpoint.kind not in PUBLISHERS)
+        return self.now < self._drain_until and (endpoint is None or endpoint.kind not in PUBLISHERS)
 
     def _sort_sends(self) -> list[Send]:
         effects: list[Effect] = list(self.sends)
@@ -372,7 +420,7 @@ class ServiceHost:
         for failure in failures:
             self.counts.undelivered[failure.socket, failure.reason] += 1
             if failure.reason == MALFORMED:
-                self._failed("send", ServiceFaultError(f"service {self.service.name} returned a malformed send"), now)
+                self.failed("send", ServiceFaultError(f"service {self.service.name} returned a malformed send"), now)
             else:
                 self._undelivered(failure, now)
 
@@ -392,13 +440,13 @@ class ServiceHost:
             for socket, frames in sent:
                 self._delayed.on_sent(socket, frames, now)
         except CAUGHT as error:
-            self._failed("on_delayed", error, now)
+            self.failed("on_delayed", error, now)
 
     def _guarded(self, where: str, now: float, call: Callable[..., Iterable[Effect]], *arguments: object) -> None:
         try:
             self._collect(call(*arguments))
         except CAUGHT as error:
-            self._failed(where, error, now)
+            self.failed(where, error, now)
 
     def resume(self) -> None:
         """Take the service out of quarantine: its sockets are open again, and its budget of errors is whole."""
@@ -408,14 +456,14 @@ class ServiceHost:
         self._recent_errors.clear()
         self._logged.clear()
         self.log.warning("service resumed after quarantine", service=self.service.name, plugin=self.plugin)
-        if self.on_resume is not None:
-            self.on_resume()
+        for call in self.on_resume:
+            call()
 
     def _drop(self, reason: str, count: int) -> None:
         if count:
             self.counts.dropped[reason] += count
 
-    def _failed(self, where: str, error: BaseException, now: float) -> None:
+    def failed(self, where: str, error: BaseException, now: float) -> None:
         """Count an exception, log the first of its kind, and quarantine the service when its budget is used up."""
         self.counts.errors += 1
         self.counts.last_error = printable(f"{where}: {error!r}")
@@ -444,8 +492,8 @@ class ServiceHost:
                 within=f"{self.limits.errors_window:g}s",
                 next=f"scale0 plugins doctor; then scale0 plugins resume {self.plugin}, or restart the broker",
             )
-            if self.on_quarantine is not None:
-                self.on_quarantine()
+            for call in self.on_quarantine:
+                call()
 
 
 def _is_whole(send: object) -> bool:

@@ -6,10 +6,8 @@ import contextlib
 import gc
 import os
 import resource
-import secrets
 import signal
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,15 +19,16 @@ from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_table
 from scale0_core.config.folders import broker_context, default_runtime_dir
 from scale0_core.config.running import BrokerRecord, RecordFile, record_folder
 from scale0_core.config.settings import BrokerSettings
-from scale0_core.container.registry import Provider, ServiceStats
+from scale0_core.container.assembly import Assembly
+from scale0_core.container.host import ServiceHost
 from scale0_core.container.reporter import Reporter
 from scale0_core.errors import (
+    LEFT_OUT,
     AddressError,
     AddressInUseError,
     ConfigError,
     Exit,
     Fault,
-    PluginContractError,
     PluginError,
     PluginStartError,
     RecordError,
@@ -39,11 +38,10 @@ from scale0_core.errors import (
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
 from scale0_core.logs import get_logger
-from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.network.plugin import NetworkPlugin
-from scale0_core.network.service import BrokerService
 from scale0_core.plugin_types import BrokerContext, RunningBroker
-from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
+from scale0_core.plugins import OWN, PluginSet, installed_plugins
+from scale0_core.service import Service
 
 LOG = get_logger("broker")
 
@@ -60,6 +58,7 @@ class Broker:
         self.plugins = plugins or PluginSet()
         self.safe_mode = safe_mode
         self.loop: Loop | None = None
+        self._assembly: Assembly[Station] | None = None
         self._name = BrokerName(self.core.broker.name)
         self._context: BrokerContext | None = None
         self._since = ""
@@ -77,9 +76,10 @@ class Broker:
             self._context = context
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
-            context = attrs.evolve(context, post=self.loop.post)
+            context = attrs.evolve(context, services=self.loop.container, post=self.loop.post)
+            self._assembly = Assembly(self.loop, self._make_host)
             for name in list(self.plugins.plugins):
-                self._start(name, settings[name], context, self.loop)
+                self._start(name, settings[name], context, self._assembly)
             self.loop.observers += self.plugins.batch_observers()
             if self.plugins.observes_events:
                 self.loop.observe_events()
@@ -87,7 +87,10 @@ class Broker:
             self.close()
             raise
         running = self.running()
-        self._register_hosted(running, context)
+        provider = self.core.network.identity or running.name
+        versions = {name: found.version for name, found in installed_plugins().items()}
+        self._assembly.register(context.registry, provider, versions, __version__)
+        self.loop.container.start(self.loop.clock.now())
         self._keep_record(context)
         try:
             for name, error in self.plugins.started(running).items():
@@ -97,40 +100,6 @@ class Broker:
             self.close()
             raise
         return running
-
-    def _register_hosted(self, running: RunningBroker, context: BrokerContext) -> None:
-        """Put the services of plugins into the registry, beside those that workers will offer."""
-        assert self.loop is not None
-        versions = {name: found.version for name, found in installed_plugins().items()}
-        provider = self.core.network.identity or running.name
-        for station in self.loop.stations:
-            service, host = station.host.service.name, station.host
-            sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
-            context.registry.put(
-                Provider(
-                    service=service,
-                    provider=provider,
-                    kind="hosted",
-                    state="responsive",
-                    version=versions.get(host.plugin, __version__),
-                    endpoints=tuple(address for bound in sockets.values() for address in bound),
-                    sockets=sockets,
-                )
-            )
-            host.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
-            host.on_resume = partial(context.registry.set_state, service, provider, "responsive")
-        context.registry.measure_by("hosted", partial(_hosted_stats, running))
-        self._open_doors(provider)
-
-    def _open_doors(self, provider: str) -> None:
-        """Let the services of plugins serve while the broker does, and have tasks if they take some."""
-        assert self.loop is not None
-        for own in self._own_seats():
-            for host in (station.host for station in self.loop.stations):
-                if host is not own:
-                    own.rule(host)
-                if isinstance(host, SeatWithDoor):
-                    own.open_door(host, provider, self.loop.clock.now())
 
     def _keep_record(self, context: BrokerContext) -> None:
         """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
@@ -146,9 +115,7 @@ class Broker:
         self._record = RecordFile(folder)
         self._write_record()
         assert self.loop is not None
-        for station in self.loop.stations:
-            if isinstance(station.host.service, BrokerService):
-                station.host.service.on_state.append(self._write_record)
+        self.loop.container.on_suspend.append(self._write_record)
 
     def _write_record(self) -> None:
         running, context = self.running(), self._context
@@ -184,23 +151,16 @@ class Broker:
         with contextlib.suppress(OSError):  # not empty: somebody else uses it
             default_runtime_dir(self._context.name, os.environ).rmdir()
 
-    def _own_seats(self) -> list[BrokerSeat]:
-        assert self.loop is not None
-        return [station.host for station in self.loop.stations if isinstance(station.host, BrokerSeat)]
-
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
         assert self.loop is not None
-        stations = self.loop.stations
+        assert self._assembly is not None
         return RunningBroker(
             name=self.core.broker.name,
             wire=self.loop.wire.name,
-            addresses={
-                station.host.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
-                for station in stations
-            },
-            counts={station.host.service.name: station.host.counts for station in stations},
-            state=next((own.state.value for own in self._own_seats()), "active"),
+            addresses=self._assembly.addresses,
+            counts=self._assembly.counts,
+            state=self.loop.container.suspended or "active",
         )
 
     def run(self) -> None:
@@ -294,22 +254,14 @@ class Broker:
                     "the broker does not start", f"add {name} to broker.plugins, or take it out of broker.required",
                 )  # fmt: skip
 
-    def _start(self, name: str, settings: object, context: BrokerContext, loop: Loop) -> None:
+    def _make_host(self, service: Service, plugin: str) -> ServiceHost:
+        return ServiceHost(service, plugin=plugin, limits=self.core.limits.host_limits(), vital=plugin in OWN)
+
+    def _start(self, name: str, settings: object, context: BrokerContext, assembly: Assembly[Station]) -> None:
         """Make the services of a plugin and open their sockets; all of them, or the plugin is left out."""
-        stations: list[Station] = []
         try:
-            for service in self.plugins.services(name, settings, context):
-                taken = [station.host.service.name for station in loop.stations]
-                if service.name in taken:
-                    what = f"plugin {name} offers a service that exists already"
-                    raise PluginContractError(
-                        name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
-                    )
-                host = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.host_limits())
-                stations.append(loop.add(host))
+            assembly.start(name, self.plugins.services(name, settings, context))
         except Exception as error:
-            for station in stations:
-                loop.remove(station)
             failure = _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
@@ -368,13 +320,6 @@ def _not_opened(name: str, what: str, error: Exception, settings: object) -> Plu
     return PluginStartError(
         name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation"
     )
-
-
-def _hosted_stats(running: RunningBroker, service: str) -> ServiceStats | None:
-    counts = running.counts.get(service)
-    if counts is None:
-        return None
-    return ServiceStats(requests=counts.received, errors=counts.errors, last_error=counts.last_error)
 
 
 def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:

@@ -7,6 +7,7 @@ each ready socket up to a bound, so that none starves the others; fire what is d
 from __future__ import annotations
 
 import math
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ import zmq
 
 from scale0_core.config.settings import LimitSettings, WireSettings
 from scale0_core.container.connections import CLOSED, Connections
+from scale0_core.container.container import Container
 from scale0_core.container.host import BUSY, ServiceHost
 from scale0_core.container.outbox import GONE, Outbox, Outcome
 from scale0_core.events import Event
@@ -25,7 +27,6 @@ from scale0_core.io.sockets import OpenSocket, open_socket
 from scale0_core.io.waker import Waker
 from scale0_core.io.wire import Poller, Port, Queues, choose_wire
 from scale0_core.logs import get_logger
-from scale0_core.network.door import BrokerSeat, SeatWithDoor
 from scale0_core.plugin_types import BatchReport
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, SendFailure, SocketKind
 
@@ -38,6 +39,9 @@ DRAIN_PAUSE = 0.1
 LONGEST_WAIT_MS = 2**31 - 1
 RUSH = 0.02
 """Seconds for which one busy socket may be served alone; deadlines that arise meanwhile may be as late."""
+
+MOST_ROUNDS = 100
+"""How often services of one broker may answer each other within an iteration."""
 
 Observer = Callable[[BatchReport], None]
 
@@ -55,6 +59,11 @@ class Station:
     monitors: dict[str, tuple[Port, zmq.Socket[bytes]]] = attrs.field(factory=dict)
     slow_logged: float = float("-inf")
     broken_logged: float = float("-inf")
+
+    @property
+    def addresses(self) -> dict[str, Sequence[str]]:
+        """Where its sockets are really bound; nowhere while they are closed."""
+        return {name: opened.addresses for name, opened in self.sockets.items()}
 
     def change(self, effect: Connect | Disconnect, now: float, given_up: list[SendFailure]) -> str:
         """Make or end a connection; give the reason if that cannot be, and add what waited for a peer that is gone."""
@@ -105,6 +114,8 @@ class Loop:
         self.clock = clock or SteadyClock()
         self.observers: list[Observer] = list(observers)
         self.stations: list[Station] = []
+        self.container = Container(secrets.token_bytes(16))
+        """The hosts of the services, and what they send each other."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.io_threads)
         self._context.set(zmq.MAX_SOCKETS, 4096)
         self._waker = Waker()
@@ -140,9 +151,12 @@ class Loop:
         jobs = JobThreads(self.limits.job_threads, host.service.name)
         station = Station(host, Outbox(routers, self.limits.outbox_bytes), connections, jobs)
         self._open(station)
+        try:
+            self.container.add(host)
+        except BaseException:
+            station.close()
+            raise
         host.reopen = lambda: self._open(station)
-        if isinstance(host, BrokerSeat):
-            host.pass_in = self._pass_in
         self.stations.append(station)
         self._poller = None
         if self._observes_events:
@@ -153,6 +167,8 @@ class Loop:
         """Open the sockets of a service, all or none, and listen to them from the next turn on."""
         try:
             for name, endpoint in station.host.service.endpoints.items():
+                if endpoint.in_process:
+                    continue
                 opened = open_socket(self._context, endpoint, self.settings)
                 station.sockets[name] = opened
                 station.ports[name] = self.wire.port(opened.socket, endpoint.blob_over, endpoint.max_frames)
@@ -169,6 +185,7 @@ class Loop:
     def remove(self, station: Station) -> None:
         """Close the sockets of a service and forget it."""
         self.stations.remove(station)
+        self.container.remove(station.host)
         self._telling = [other for other in self._telling if other is not station.host]
         station.close()
         station.jobs.close()
@@ -256,6 +273,8 @@ class Loop:
 
     def _nearest_deadline(self) -> float | None:
         """Give the time at which something is to be done without a message; -inf when at once."""
+        if self.container.ready:
+            return -math.inf
         nearest = min(self._resting.values()) if self._resting else math.inf
         for station in self.stations:
             if station.host.sends:  # answers to sends that failed in the last turn
@@ -383,22 +402,35 @@ class Loop:
         """Send what the services returned, start their jobs, put quarantined ones out, and tell the observers."""
         sent = 0
         failed: list[tuple[str, SendFailure]] = []
-        for station in tuple(self.stations):
-            host = station.host
-            if host.sends or station.outbox:
-                went, failures = self._send(station, now)
-                sent += went
-                if failures:
-                    failed.extend((host.service.name, failure) for failure in failures)
-            if host.jobs.in_flight or self._paused:
-                self._look_at_jobs(station)
-            if host.quarantined and station.sockets:
-                station.close()
-                self._poller = None
-                if isinstance(host, BrokerSeat):
-                    self.failed = host.counts.last_error
-                    self.stop()
+        for _ in range(MOST_ROUNDS):
+            for station in tuple(self.stations):
+                host = station.host
+                if host.sends or station.outbox:
+                    went, failures = self._send(station, now)
+                    sent += went
+                    if failures:
+                        failed.extend((host.service.name, failure) for failure in failures)
+                if host.jobs.in_flight or self._paused:
+                    self._look_at_jobs(station)
+                if host.quarantined and station.sockets:
+                    station.close()
+                    self._poller = None
+                    if host.vital:
+                        self.failed = host.counts.last_error
+                        self.stop()
+            if not self._deliver(now):
+                break
         self._report(now, received, sent, failed)
+
+    def _deliver(self, now: float) -> bool:
+        """Give services what others in this process sent them; return whether there was anything."""
+        ready = self.container.ready
+        before = self.clock.now() if ready else now
+        for receiver in ready:
+            count = receiver.deliver(now)
+            station = next(station for station in self.stations if station.host is receiver.host)
+            before = self._watch(station, before, count)
+        return bool(ready)
 
     def _report(self, now: float, received: dict[str, int], sent: int, failed: list[tuple[str, SendFailure]]) -> None:
         """Tell the observers."""
@@ -457,7 +489,7 @@ class Loop:
             self._watch(station, before, rushed.received)
         host.sent(sent, (), rushed.now)
         if rushed.failures:
-            outcome = station.outbox.settle(rushed.batch, rushed.failures, rushed.now)
+            outcome = station.outbox.settle(*host.take_in_process(rushed.batch, rushed.failures), rushed.now)
             went, failures = self._settle(station, outcome, failures, rushed.now)
             sent += went
         now = self.clock.now()
@@ -469,7 +501,7 @@ class Loop:
             sent,
             [(host.service.name, failure) for failure in failures],
         )
-        if host.quarantined:
+        if host.quarantined or self.container.ready:
             self._flush(now, {})
 
     def _connect(self, station: Station, now: float) -> list[SendFailure]:
@@ -483,12 +515,6 @@ class Loop:
             if reason:
                 station.host.refused(effect, reason, now)
         return given_up
-
-    def _pass_in(self, host: SeatWithDoor, task: Frames, now: float) -> None:
-        """Give a task to a service, and tell if that has held the loop for too long."""
-        before = self.clock.now()
-        host.take_task(task, now)
-        self._watch(next(station for station in self.stations if station.host is host), before, 1)
 
     def _start_jobs(self, station: Station, batch: list[Job]) -> None:
         def done(results: list[JobResult]) -> None:

@@ -6,21 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import count
+from typing import Any
 
 import attrs
 
+from scale0_core.api import Deadlines, Frames, Packing, Send
 from scale0_core.config.network import ALL, NetworkConfig
 from scale0_core.events import TASK
 from scale0_core.network.telling import Telling
-from scale0_core.network.workers import ClientKey, Frontend, HostedWorker, ServiceQueue, Task, Worker, first_idle
-from scale0_core.packing import Packing
+from scale0_core.network.workers import ClientKey, Frontend, ServiceQueue, Task, Worker, first_idle
 from scale0_core.parts.envelopes import body_at
-from scale0_core.parts.timers import Deadlines
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.states import ClientEvent, ClientState
-from scale0_core.service import Frames, Send
 
 FRONTEND_MEMORY = 60.0
 """Seconds after which a frontend that has nothing open is forgotten."""
@@ -36,6 +35,10 @@ MOST_SECOND_TRIES = 10_000
 
 STEP_MS = 50
 """Milliseconds to which the time left is rounded up that a worker is told, so that few options have to be written."""
+
+HOSTED = "hosted"
+"""The socket of workers that are services of the broker itself; what they are told has words of its own."""
+TASK_WORD, FORGET = b"TASK", b"FORGET"
 
 QUARANTINED = "quarantined: the service failed too often and is not called"
 
@@ -196,6 +199,8 @@ class Dispatcher:
     def _hand_over(self, task: Task, worker: Worker, now: float) -> Send:
         worker.take(task, now)
         socket, routing_id = worker.key
+        if worker.hosted:
+            return (socket, (routing_id, TASK_WORD, task.number, *task.payload))
         envelope: Frames = (routing_id, b"") if worker.delimiter else (routing_id,)
         worker.owes_answer = False
         options = task.options
@@ -284,8 +289,8 @@ class Dispatcher:
         for worker in (task.worker, task.earlier):
             if worker is None or task.number not in worker.in_hand:
                 continue
-            if isinstance(worker, HostedWorker):
-                worker.forget(task.number)
+            if worker.hosted:
+                sends.append((HOSTED, (worker.key[1], FORGET, task.number)))
                 sends += self.give_work(worker, now) if worker.finish(task) else []
             elif worker.cancels and not worker.delimiter:  # a REQ socket would take it for the answer to its READY
                 socket, routing_id = worker.key
@@ -585,3 +590,27 @@ def service_rows(services: Mapping[bytes, ServiceQueue]) -> list[dict[str, objec
             }
         )
     return rows
+
+
+def client_rows(dispatcher: Dispatcher, now: float) -> list[dict[str, Any]]:
+    """Describe all clients for people and programs: workers elsewhere, then frontends."""
+    workers: list[dict[str, Any]] = [
+        {
+            "identity": worker.identity, "role": "backend", "state": worker.state.value,
+            "services": [service.name.decode("utf-8", "replace") for service in worker.services],
+            "age_ms": round((now - worker.last_seen) * 1000), "interval_ms": round(worker.granted * 1000),
+            "config_version": worker.config_version, "open_tasks": len(worker.in_hand),
+            "window": worker.window or 1, "skew_ms": round(worker.skew * 1000),
+        }
+        for worker in dispatcher.workers.values()
+        if not worker.hosted
+    ]  # fmt: skip
+    frontends: list[dict[str, Any]] = [
+        {
+            "identity": client.identity or client.key[1].hex(), "role": "frontend", "state": "known",
+            "services": [], "age_ms": round((now - client.last_seen) * 1000), "open_tasks": client.open,
+            "tasks": client.tasks, "cancelled": client.cancelled,
+        }
+        for client in dispatcher.frontends.values()
+    ]  # fmt: skip
+    return [*workers, *frontends]

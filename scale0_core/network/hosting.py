@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-import attrs
-
-from scale0_core.network.dispatch import Dispatcher
+from scale0_core.api import KIB, Endpoint, Frames, Send, SocketKind
+from scale0_core.network.dispatch import FORGET, HOSTED, Dispatcher
 from scale0_core.network.workers import HostedWorker
+from scale0_core.protocol import messages as wire
+from scale0_core.protocol.codes import Code
 from scale0_core.protocol.states import ClientEvent
-from scale0_core.service import Send
-
-DOOR = "door"
-"""Stands for the broker's sockets where a worker is a service of the broker itself."""
 
 WINDOW = 1_000
 """Tasks that such a service may have in hand; more wait in the queue."""
 
+ENDPOINT = Endpoint(
+    kind=SocketKind.ROUTER, bind="@tasks", high_water=100_000, max_frames=wire.MOST_FRAMES - 3, blob_over=8 * KIB
+)
+"""Where the hosts of services are; what they say is in ``scale0_core/container/task_host.py``."""
 
-@attrs.frozen
-class Host:
-    """A service of a plugin, as the dispatcher needs it: who hosts it, and what it is told."""
-
-    service: str
-    provider: str
-    given: Callable[[], None]
-    """There is a task for it among what is to be sent."""
-    forget: Callable[[bytes], None]
-    """The task of this number is over: its time is up, or it was cancelled."""
+FAILURES = {b"too large": Code.TOO_LARGE, b"raised": Code.FAILURE, b"quarantined": Code.UNAVAILABLE}
 
 
 class Hosting:
-    """Brings services of plugins to the dispatcher and takes them away."""
+    """Brings services of plugins to the dispatcher, takes them away, and passes on what they answer."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, provider: Callable[[], str]) -> None:
         self._dispatcher = dispatcher
+        self._provider = provider
         self._workers: dict[str, HostedWorker] = {}
 
-    def host(self, host: Host, now: float) -> list[Send]:
+    def receive(self, frames: Frames, now: float) -> Iterable[Send]:
+        """Take what the host of a service says."""
+        name, word, *more = map(bytes, frames[:3]) if len(frames) > 1 else (b"", b"")
+        if word == b"READY":
+            return self.host(name.decode(errors="replace"), now)
+        if word == b"GONE":
+            return self.leave(name.decode(errors="replace"), now)
+        task = self._dispatcher.tasks.get(more[0]) if more else None
+        if task is None:
+            return ()
+        if word == b"DONE":
+            options, body = b"", frames[3:]
+        else:
+            why, text = map(bytes, frames[3:5]) if len(frames) > 4 else (b"", b"")
+            code = FAILURES.get(why, Code.FAILURE)
+            options, body = wire.write_options(code=int(code), message=text.decode(errors="replace")), ()
+        return self._dispatcher.reply((HOSTED, name), options, (task.service.name, task.number, *body), now)
+
+    def host(self, name: str, now: float) -> list[Send]:
         """Let a service take tasks from now on."""
-        name = host.service
         self._dispatcher.quarantined.discard(name.encode())
-        worker = HostedWorker((DOOR, name.encode()), f"{host.provider}.{name}", now, 0.0)
-        worker.given, worker.forget = host.given, host.forget
+        worker = HostedWorker((HOSTED, name.encode()), f"{self._provider()}.{name}", now, 0.0)
         worker.window = worker.limit = WINDOW
         worker.happen(ClientEvent.CHECKCONFIG)
         self._workers[name] = worker
@@ -66,5 +75,15 @@ class Hosting:
 
     def leave(self, name: str, now: float) -> list[Send]:
         """Give a service that is quarantined no more tasks; what it has goes to others, or ends in an error."""
+        worker = self._workers.pop(name, None)
+        if worker is None:
+            return []
         self._dispatcher.quarantined.add(name.encode())
-        return self._dispatcher.lose(self._workers.pop(name), ClientEvent.LEAVE, now)
+        return self._dispatcher.lose(worker, ClientEvent.LEAVE, now)
+
+    def undelivered(self, frames: Frames, now: float) -> list[Send]:
+        """Take back a task that a service could not be given."""
+        worker = self._dispatcher.workers.get((HOSTED, frames[0]))
+        if worker is None or frames[1] == FORGET:
+            return []
+        return self._dispatcher.undelivered_task(frames[2], worker, "EHOSTUNREACH", now)

@@ -12,15 +12,14 @@ from typing import Any
 
 import attrs
 
+from scale0_core.api import Effect, Job, JobResult, Send, printable
 from scale0_core.config.network import ROLES, User
-from scale0_core.logs import printable
 from scale0_core.network.passwords import hash_password, password_matches
 from scale0_core.network.workers import ClientKey
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message
-from scale0_core.service import Effect, Job, JobResult, Send
 
 LOCK_AFTER = 5
 LOCK_SECONDS = 60.0

@@ -11,18 +11,15 @@ from collections.abc import Callable, Container, Mapping
 
 import attrs
 
+from scale0_core.api import Deadlines, FormatError, Frames, Send, printable
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig
-from scale0_core.errors import FormatError
-from scale0_core.logs import printable
 from scale0_core.network.dispatch import Dispatcher
 from scale0_core.network.workers import ClientKey, Worker
-from scale0_core.parts.timers import Deadlines
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message, Options
 from scale0_core.protocol.states import CLIENT, ClientEvent, ClientState, allowed
-from scale0_core.service import Frames, Send
 
 MISMATCHES = 3
 """Intervals with heartbeats of an outdated configuration after which a client is disconnected."""

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 
+from scale0_core.api import API_VERSION, BrokerContext, PluginInfo, RunningBroker, Service, get_logger, hookimpl
 from scale0_core.config.addresses import is_local
 from scale0_core.config.changes import changes, why_not_whole
 from scale0_core.config.files import BrokerConfig
@@ -21,16 +23,13 @@ from scale0_core.config.formats import Format
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig, Port
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.errors import ConfigDataError, ConfigError, Fault, PluginError, RecordError
-from scale0_core.hookspecs import hookimpl
-from scale0_core.logs import get_logger
 from scale0_core.network.negotiation import RunningConfig, Writer
-from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.network.service import BrokerService, Reloaded, Store
+from scale0_core.network.sockets import NetworkSockets
 from scale0_core.parts import records
 from scale0_core.parts.files import write_atomically
-from scale0_core.plugin_types import API_VERSION, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import load_format
 from scale0_core.protocol.states import BrokerState
-from scale0_core.service import Service
 
 LOG = get_logger("network")
 
@@ -115,7 +114,7 @@ class FileStore:
             for old in sorted(kept.parent.glob("*.json"))[:-HISTORY_KEPT]:
                 with contextlib.suppress(OSError):
                     old.unlink()
-        return RunningConfig(network, version, found, _own_group(network), self._writers)
+        return RunningConfig(network, version, found, own_group(network), self._writers)
 
     def _read(self, path: Path) -> object:
         try:
@@ -192,14 +191,33 @@ class ConfigStore:
         return attrs.evolve(network, identity=network.identity or self._started.core.broker.name)
 
 
+class BrokerStore(Store, Protocol):
+    """What keeps the broker's configuration and state from one start to the next."""
+
+    writers: Mapping[str, Writer]
+
+    def load_state(self, default: str) -> BrokerState:
+        """Return the state on record, or the default."""
+
+    def load_config(self) -> RunningConfig:
+        """Return the configuration as it is written now."""
+
+
+MakeStore = Callable[[Path, BrokerConfig, Mapping[str, Writer], Check], BrokerStore]
+
+
 class NetworkPlugin:
     """The Scale0 protocol as a plugin of the core's own.
 
     ``check`` lists what else is wrong in a configuration with which the broker could not be started again. ``formats``
-    lists the types of configurations that are enabled.
+    lists the types of configurations that are enabled. ``make_store`` makes what keeps the broker's state.
     """
 
-    def __init__(self, config: BrokerConfig, check: Check, formats: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, config: BrokerConfig, check: Check, formats: Callable[[], Iterable[str]], *,
+        make_store: MakeStore = ConfigStore, wall_time: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._make_store, self._wall_time = make_store, wall_time
         self._config = config
         self._check = check
         self._formats = formats
@@ -214,7 +232,7 @@ class NetworkPlugin:
     def scale0_services(self, context: BrokerContext) -> Iterable[Service]:
         """Make the broker's own service."""
         network = self._config.core.network
-        store = ConfigStore(
+        store = self._make_store(
             Path(context.data_dir) / "network", self._config, format_writers(self._formats()), self._check
         )
         sockets = NetworkSockets(
@@ -234,7 +252,8 @@ class NetworkPlugin:
             sockets,
             store=store,
             registry=context.registry,
-            wall_time=time.time,
+            services=context.services,
+            wall_time=self._wall_time,
             state=store.load_state(network.state),
             remote_sockets=frozenset(name for name, bound in remote.items() if not all(map(is_local, bound))),
         )
@@ -248,7 +267,7 @@ class NetworkPlugin:
             self._service.set_addresses({name: tuple(bound) for name, bound in addresses.items()})
 
 
-def _own_group(network: NetworkConfig) -> GroupConfig:
+def own_group(network: NetworkConfig) -> GroupConfig:
     """Give the group of this broker as it is written, or an empty one."""
     written = [group for group in network.group_config if group.name == network.group]
     return written[0] if written else GroupConfig(name=network.group)

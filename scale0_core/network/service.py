@@ -14,14 +14,30 @@ from typing import Any, Protocol
 
 import attrs
 
+from scale0_core.api import (
+    Container,
+    Effect,
+    Endpoint,
+    Event,
+    FastPath,
+    FormatError,
+    Frames,
+    Job,
+    JobResult,
+    Packing,
+    Provider,
+    Registry,
+    Scale0Error,
+    Send,
+    ServiceStats,
+    get_logger,
+    printable,
+)
 from scale0_core.config.changes import Changes
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
-from scale0_core.container.registry import Provider, Registry, ServiceStats
-from scale0_core.errors import FormatError, Scale0Error
-from scale0_core.events import CONFIG_CHANGE, Event
-from scale0_core.logs import get_logger, printable
-from scale0_core.network.dispatch import Dispatcher, service_rows, task_error
+from scale0_core.events import CONFIG_CHANGE
+from scale0_core.network.dispatch import HOSTED, Dispatcher, client_rows, service_rows, task_error
 from scale0_core.network.hosting import Hosting
 from scale0_core.network.management import (
     Answer,
@@ -35,21 +51,17 @@ from scale0_core.network.management import (
 )
 from scale0_core.network.negotiation import Negotiator, RunningConfig, answer
 from scale0_core.network.offenders import Offenders
+from scale0_core.network.sockets import CLIENTS, IN_PROCESS, NetworkSockets, endpoints
 from scale0_core.network.telling import Telling
 from scale0_core.network.workers import ClientKey, Worker
-from scale0_core.packing import Packing
 from scale0_core.parts.envelopes import body_at
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message
 from scale0_core.protocol.states import BROKER, BrokerEvent, BrokerState, ClientEvent, allowed, step
-from scale0_core.service import KIB, Effect, Endpoint, FastPath, Frames, Job, JobResult, Send, SocketKind
 
 LOG = get_logger("network")
-
-CLIENTS = ("frontend", "backend")
-"""Sockets on which tasks and replies come."""
 
 DRAIN_SECONDS = 10.0
 """How long a broker that was disabled still passes on replies to tasks it had taken."""
@@ -82,16 +94,6 @@ class Store(Protocol):
         """Read the configuration again and keep a new version; refuse a file that is not whole unless forced."""
 
 
-@attrs.frozen
-class NetworkSockets:
-    """Where the broker listens."""
-
-    frontend: tuple[str, ...]
-    backend: tuple[str, ...]
-    config: tuple[str, ...]
-    management: tuple[str, ...]
-
-
 class BrokerService:
     """Speaks the Scale0 protocol."""
 
@@ -104,25 +106,22 @@ class BrokerService:
         *,
         store: Store,
         registry: Registry,
+        services: Container,
         wall_time: Callable[[], float],
         state: BrokerState = BrokerState.ACTIVE,
         remote_sockets: frozenset[str] = frozenset(),
     ) -> None:
         self._state = state
-        self.on_state: list[Callable[[], None]] = []
-        """Called when the broker is in another state."""
-        self.quarantined: Callable[[], list[dict[str, Any]]] = list
-        self.resume: Callable[[str, float], list[str]] = lambda name, now: []
-        """What the services of plugins are asked, and told, where there are some."""
+        self._services = services
         self.counts: Counter[str] = Counter()
         self.registry = registry
         self._store, self._wall_time = store, wall_time
         self._remote_sockets = remote_sockets
-        self.endpoints: Mapping[str, Endpoint] = _endpoints(sockets)
+        self.endpoints: Mapping[str, Endpoint] = endpoints(sockets)
         # workers outlive a broker: the numbers of its tasks must not come again when the next one starts
         first_number = int(wall_time() * 1000) << 20
         self.dispatcher = Dispatcher(running.network, self._worker_changed, first_number)
-        self.hosting = Hosting(self.dispatcher)
+        self.hosting = Hosting(self.dispatcher, lambda: self.running.network.identity)
         self.negotiator = Negotiator(running, self.dispatcher, wall_time, self._offence)
         self.offenders = Offenders(*_error_client_limits(running.network))
         self.management = Management(running.network.users, self._management_commands())
@@ -146,6 +145,7 @@ class BrokerService:
             wire.CANCEL: self._cancel,
             wire.NEEDBROKER: self._need_broker,
         }
+        self._suspend_services()
 
     @property
     def running(self) -> RunningConfig:
@@ -156,11 +156,6 @@ class BrokerService:
     def state(self) -> BrokerState:
         """The state of the broker, which is that of all its services."""
         return self._state
-
-    @property
-    def suspension(self) -> tuple[str, float]:
-        """Why the services of plugins may not serve, empty if they may; and until when they may still answer."""
-        return ("" if self._state is BrokerState.ACTIVE else self._state.value), self._drain_until
 
     def _set_state(self, state: BrokerState, now: float) -> None:
         if state is self._state:
@@ -174,8 +169,12 @@ class BrokerService:
         else:
             LOG.info("enabled")
         self._tell_change("state", state.value, None, now)
-        for call in self.on_state:
-            call()
+        self._suspend_services()
+
+    def _suspend_services(self) -> None:
+        """Have all other services serve their peers only while the broker does."""
+        reason = "" if self._state is BrokerState.ACTIVE else self._state.value
+        self._services.suspend(reason, self._drain_until, exempt=self.name)
 
     @property
     def events(self) -> list[Event] | None:
@@ -204,13 +203,15 @@ class BrokerService:
         """Heartbeats, and tasks and replies without an empty frame in front: of DEALER sockets on either side."""
         lengths = range(6, wire.MOST_FRAMES + 1)
         return (
-            FastPath("backend", 4, 2, wire.HEARTBEAT, self._fast_heartbeat),
+            *(FastPath(socket, 4, 2, wire.HEARTBEAT, self._fast_heartbeat) for socket in CLIENTS[1:]),
             *(FastPath(socket, lengths, 2, wire.TASK, self._fast_task) for socket in CLIENTS),
             *(FastPath(socket, lengths, 2, wire.TASKREPLY, self._fast_reply) for socket in CLIENTS),
         )
 
     def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
         """Take one message."""
+        if socket == HOSTED:
+            return self._unless_disabled([*self.hosting.receive(frames, now)], now)
         return self._receive_any(socket, frames, now)
 
     def _fast_task(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
@@ -286,12 +287,14 @@ class BrokerService:
         """Find out whom a message did not reach: a worker, whose tasks go elsewhere, or a frontend."""
         self.counts[f"undelivered {reason}"] += 1
         self.dispatcher.closed = self._silent(now)
+        if socket == HOSTED:
+            return self._unless_disabled(self.hosting.undelivered(frames, now), now)
         key = (socket, frames[0])
         worker = self.dispatcher.workers.get(key)
         if worker is None:
             if reason != "EAGAIN":
                 return self._unless_disabled(self.dispatcher.frontend_gone(key, now), now)
-            if socket == "frontend":
+            if socket in ("frontend", IN_PROCESS):
                 return self._unless_disabled(self.dispatcher.undelivered_answer(key, frames, now), now)
             return ()
         start = 2 if worker.delimiter else 1
@@ -398,8 +401,8 @@ class BrokerService:
     def _unless_disabled(self, sends: list[Send], now: float) -> list[Send]:
         if not self._silent(now):
             return sends
-        for _, frames in sends:
-            command = frames[2 if frames[1] else 3]
+        for socket, frames in sends:
+            command = frames[1] if socket == HOSTED else frames[2 if frames[1] else 3]
             self.counts[f"unsent while disabled {command.decode()}"] += 1
         return []
 
@@ -606,31 +609,12 @@ class BrokerService:
             "frontends": len(dispatcher.frontends),
             "services": len(dispatcher.services),
             "open_tasks": len(dispatcher.tasks),
-            "quarantined": self.quarantined(),
+            "quarantined": self._services.quarantined(),
             "counts": {**attrs.asdict(dispatcher.counts), "crowded": self.negotiator.crowded, **self.counts},
         }, []
 
     def _list_clients(self, _: Arguments, now: float) -> Answer:
-        workers: list[dict[str, Any]] = [
-            {
-                "identity": worker.identity, "role": "backend", "state": worker.state.value,
-                "services": [service.name.decode("utf-8", "replace") for service in worker.services],
-                "age_ms": round((now - worker.last_seen) * 1000), "interval_ms": round(worker.granted * 1000),
-                "config_version": worker.config_version, "open_tasks": len(worker.in_hand),
-                "window": worker.window or 1, "skew_ms": round(worker.skew * 1000),
-            }
-            for worker in self.dispatcher.workers.values()
-            if not worker.hosted
-        ]  # fmt: skip
-        frontends: list[dict[str, Any]] = [
-            {
-                "identity": client.identity or client.key[1].hex(), "role": "frontend", "state": "known",
-                "services": [], "age_ms": round((now - client.last_seen) * 1000), "open_tasks": client.open,
-                "tasks": client.tasks, "cancelled": client.cancelled,
-            }
-            for client in self.dispatcher.frontends.values()
-        ]  # fmt: skip
-        return [*workers, *frontends], []
+        return client_rows(self.dispatcher, now), []
 
     def _list_services(self, _: Arguments, now: float) -> Answer:
         rows = {row["service"]: {**row, "kind": "worker"} for row in service_rows(self.dispatcher.services)}
@@ -682,7 +666,7 @@ class BrokerService:
     def _resume(self, arguments: Arguments, now: float) -> Answer:
         name = arguments.get("name")
         try:
-            resumed = self.resume(str(name), now)
+            resumed = self._services.resume(str(name))
         except Scale0Error as error:
             raise ManagementError(Code.FAILURE, f"{error.problem.what}: {error.problem.why}") from error
         if not resumed:
@@ -746,17 +730,3 @@ def _serves(broker: GroupBroker, services: tuple[str, ...]) -> bool:
 
 def _error_client_limits(network: NetworkConfig) -> tuple[int, float, float]:
     return network.error_client_threshold, network.error_client_window / 1000, network.error_client_penalty / 1000
-
-
-def _endpoints(sockets: NetworkSockets) -> dict[str, Endpoint]:
-    # workers have heartbeats of their own; ZeroMQ's timers, which it looks for one by one, stall it with thousands
-    heartbeats = {"HEARTBEAT_IVL": 0}
-    endpoints = {
-        "frontend": Endpoint(kind=SocketKind.ROUTER, bind=sockets.frontend, blob_over=8 * KIB, watch_peers=True),
-        "backend": Endpoint(
-            kind=SocketKind.ROUTER, bind=sockets.backend, blob_over=8 * KIB, watch_peers=True, options=heartbeats
-        ),
-        "config": Endpoint(kind=SocketKind.XPUB, bind=sockets.config),
-        "management": Endpoint(kind=SocketKind.ROUTER, bind=sockets.management, max_message=64 * KIB),
-    }
-    return {name: endpoint for name, endpoint in endpoints.items() if endpoint.bind}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scale0_core.events import HEARTBEAT, JOIN, LEAVE, TASK, Event
-from scale0_core.logs import printable
+from scale0_core.api import Event, Frames, Packing, printable
+from scale0_core.events import HEARTBEAT, JOIN, LEAVE, TASK
 from scale0_core.network.workers import LONGEST_LABEL, ServiceQueue, Task, Worker
-from scale0_core.packing import Answered, Packing
+from scale0_core.packing import Answered
 from scale0_core.protocol.states import ClientEvent
-from scale0_core.service import Frames
 
 BEAT_EVERY = 1.0
 """Seconds between two heartbeats of a worker that are told: who beats more often costs no more."""

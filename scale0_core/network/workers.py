@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 import attrs
 
-from scale0_core.logs import printable
+from scale0_core.api import Frames, printable
 from scale0_core.parts.histogram import Histogram
 from scale0_core.protocol.states import CLIENT, ClientEvent, ClientState, step
-from scale0_core.service import Frames
 
 LONGEST_LABEL = 1_000
 """Characters of a name as events tell it: what no name has, however much of it had to be escaped."""
@@ -230,20 +229,13 @@ class Worker:
 
 @attrs.define(eq=False)
 class HostedWorker(Worker):
-    """A service of the broker itself: it has no connection that could be lost, and is told of what it has in hand."""
+    """A service of the broker itself: it has no connection that could be lost."""
 
     hosted: ClassVar[bool] = True
-    given: Callable[[], object] = bool
-    forget: Callable[[bytes], object] = bool
 
     def __attrs_post_init__(self) -> None:
         """Have no name in events: nobody can add such a worker, or take it away."""
         self.label = None
-
-    def take(self, task: Task, now: float) -> None:
-        """Put a task into its hands, and let it know."""
-        Worker.take(self, task, now)
-        self.given()
 
 
 def first_idle(service: ServiceQueue) -> Worker | None:

@@ -14,6 +14,8 @@ from scale0_core.testing.disabled import check_disabled, manage
 from scale0_core.testing.killing import KilledBroker
 from scale0_core.testing.programs import in_forked_child, killed_program
 from scale0_core.testing.script import Script
+from scale0_core.testing.simbroker import SimBroker
+from scale0_core.testing.simclient import SimClient, SimWorker
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import NetCounts, Weather
 from scale0_core.testing.simnet import SimFailure, SimNetwork
@@ -31,11 +33,14 @@ __all__ = [
     "ProcessBroker",
     "RealBroker",
     "Script",
+    "SimBroker",
+    "SimClient",
     "SimDisk",
     "SimFailure",
     "SimNetwork",
     "SimNode",
     "SimSession",
+    "SimWorker",
     "SlowDisk",
     "StrictHost",
     "ThreadBroker",

@@ -77,7 +77,8 @@ class StrictHost(ServiceHost):
         if routing_id and self._endpoints[socket].kind is not SocketKind.ROUTER:
             raise ServiceFaultError(what, "only on a ROUTER peers have routing ids")
 
-    def _failed(self, where: str, error: BaseException, now: float) -> NoReturn:
+    def failed(self, where: str, error: BaseException, now: float) -> NoReturn:
+        """Raise what went wrong."""
         self.counts.errors += 1
         raise error
 
@@ -146,7 +147,7 @@ def _faults_of(endpoint: Endpoint) -> list[str]:
     faults = [
         f"{address!r} is not an address such as tcp://127.0.0.1:5555; bind and connect are tuples of these"
         for address in dict.fromkeys(addresses)
-        if not isinstance(address, str) or "://" not in address
+        if not isinstance(address, str) or not ("://" in address or address.startswith("@"))
     ]
     if topics and endpoint.kind is not SocketKind.SUB:
         faults.append(f"a {endpoint.kind.value} socket does not subscribe")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -74,7 +73,8 @@ class Pipe:
         self.receiver = receiver
         self.routing_id = routing_id
         self.link: Link
-        self.flying: dict[int, Frames] = {}
+        self.flying = 0
+        """Messages under way; when the pipe is cut, they are lost."""
         self.waiting = 0
         self.last_arrival = 0.0
         self.topics: dict[bytes, None] = {}
@@ -84,7 +84,7 @@ class Pipe:
     def full(self) -> bool:
         """True while the receiver has not taken as many messages as the sender may have under way."""
         limit = self.sender.endpoint.high_water
-        return bool(limit) and len(self.flying) + self.waiting >= limit
+        return bool(limit) and self.flying + self.waiting >= limit
 
 
 class Link:
@@ -113,7 +113,6 @@ class Carrier:
         self.weather = weather
         self.counts = NetCounts()
         self.trace: list[tuple[object, ...]] | None = None
-        self._serial = 0
 
     def carry(self, pipe: Pipe, frames: Frames) -> None:
         """Send a message on its way; it arrives whole, later, or not at all."""
@@ -136,8 +135,8 @@ class Carrier:
 
     def cut(self, pipe: Pipe, reason: str) -> None:
         """Drop all that is under way in a pipe, and all that will be sent into it."""
-        self.drop(reason, len(pipe.flying))
-        pipe.flying.clear()
+        self.drop(reason, pipe.flying)
+        pipe.flying = 0
         pipe.cut = reason
 
     def duration(self, of: Range) -> float:
@@ -157,11 +156,11 @@ class Carrier:
             arrival += self.random.random() * REORDERED_BY * weather.delay[1]
         else:
             arrival = pipe.last_arrival = max(arrival, pipe.last_arrival)
-        self._serial += 1
-        pipe.flying[self._serial] = frames
-        self.agenda.at(arrival, partial(self._arrive, pipe, self._serial))
+        pipe.flying += 1
+        self.agenda.at(arrival, _arrive, pipe, frames)
 
-    def _arrive(self, pipe: Pipe, serial: int) -> None:
-        frames = pipe.flying.pop(serial, None)
-        if frames is not None:  # else the pipe was cut meanwhile
-            pipe.receiver.arrived(pipe, frames)
+
+def _arrive(pipe: Pipe, frames: Frames) -> None:
+    if not pipe.cut:  # else it was lost, and counted
+        pipe.flying -= 1
+        pipe.receiver.arrived(pipe, frames)

@@ -8,9 +8,10 @@ and after every step the invariants are checked. The same seed gives the same ru
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
 from random import Random
 
+from scale0_core.client.kit.route import BETWEEN
+from scale0_core.config.running import BrokerRecord
 from scale0_core.container.host import HostLimits
 from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
@@ -125,6 +126,12 @@ class SimNetwork:
         self._start(node)
         return node
 
+    def brokers(self, target: str) -> tuple[list[BrokerRecord], list[str]]:
+        """List the nodes that are up and named in a target, as ``resolve`` lists the brokers of a machine."""
+        names = [choice.partition("@")[2] for choice in target.split(BETWEEN)]
+        nodes = [self.nodes.get(self._binders[name].node if name in self._binders else name) for name in names]
+        return [node.record for node in nodes if node is not None and node.up], []
+
     def invariant(self, check: Callable[[], object]) -> None:
         """Check this after every step: it raises, or returns False, when something is wrong."""
         self._invariants.append(check)
@@ -237,8 +244,7 @@ class SimNetwork:
                 self._retry(address)
         for connector in [connector for socket in node.sockets for connector in socket.connects.values()]:
             self._try(connector)
-        for host in node.hosts:
-            host.begin()
+        node.begin()
 
     def change(self, socket: SimSocket, address: str, routing_id: bytes, connect: bool) -> str:
         """Connect a socket to an address, or end that connection; return why not, if so. For nodes."""
@@ -267,7 +273,7 @@ class SimNetwork:
         if connector.wanted and not connector.trying:
             connector.trying = True
             delay = self._carrier.duration(self.weather.reconnect)
-            self._agenda.at(self.now + delay, partial(self._connect, connector))
+            self._agenda.at(self.now + delay, self._connect, connector)
 
     def _connect(self, connector: Connector) -> None:
         connector.trying = False
@@ -311,7 +317,7 @@ class SimNetwork:
         self._cut_links[link] = None
         self._carrier.cut(link.forward, reason)
         self._carrier.cut(link.backward, reason)
-        self._agenda.at(self.now + detected_after, partial(self._close, link))
+        self._agenda.at(self.now + detected_after, self._close, link)
 
     def _close(self, link: Link) -> None:
         if link.closed:

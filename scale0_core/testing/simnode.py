@@ -8,7 +8,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from scale0_core.config.running import BrokerRecord
 from scale0_core.container.connections import Connections
+from scale0_core.container.container import Container
 from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.container.outbox import MALFORMED
@@ -18,7 +20,7 @@ from scale0_core.testing.frames import as_delivered
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
 from scale0_core.testing.simlink import Carrier
 from scale0_core.testing.simsockets import KINDS, SimSocket
-from scale0_core.testing.virtual import Driver
+from scale0_core.testing.virtual import Driver, InProcess
 
 if TYPE_CHECKING:
     from scale0_core.testing.simnet import SimNetwork
@@ -85,16 +87,47 @@ class SimNode:
         self.paused = False
         self.starts += 1
         self.post = partial(self._post, self.starts)
-        make_host = StrictHost if self._strict else ServiceHost
-        self.hosts = [
-            SimHost(make_host(service, limits=self._limits), self._carrier, self.name, self.net.change)
-            for service in self._factory(self)
-        ]
+        self._in_process = InProcess(self.name.encode())
+        for service in self._factory(self):
+            self.add(self.make_host(service))
+
+    @property
+    def container(self) -> Container:
+        """The services of this start, and what they send each other; ``context.services`` of plugins."""
+        return self._in_process.container
+
+    def make_host(self, service: Service, plugin: str = "") -> ServiceHost:
+        """Make what calls a service; in a strict network, it insists on all that a service promises."""
+        return (StrictHost if self._strict else ServiceHost)(service, plugin=plugin, limits=self._limits)
+
+    def add(self, host: ServiceHost) -> SimHost:
+        """Run a service; its sockets are connected when the node has started."""
+        self.hosts.append(SimHost(host, self._carrier, self.name, self.net.change, self._in_process))
+        return self.hosts[-1]
+
+    def remove(self, sim: SimHost) -> None:
+        """Forget a service that was added during this start."""
+        self.hosts.remove(sim)
+        self.container.remove(sim.host)
+
+    def begin(self) -> None:
+        """Let the services say what they want at the start."""
+        for sim in self.hosts:
+            sim.begin()
+        self._in_process.start(self.now)
 
     def _post(self, start: int, service: str, result: JobResult) -> None:
         for host in self.hosts if start == self.starts else ():
             if host.host.service.name == service:
                 host.post(result)
+
+    @property
+    def record(self) -> BrokerRecord:
+        """What a broker on this node writes down of itself."""
+        addresses = {sim.host.service.name: sim.addresses for sim in self.hosts}
+        return BrokerRecord(
+            name=self.name, pid=0, since="", state="", config="", runtime_dir="", data_dir="", addresses=addresses
+        )
 
     def wake(self) -> None:
         """Have the services asked again for their deadlines; something from outside has changed them."""
@@ -127,16 +160,18 @@ class SimHost:
     """One service of a node, between its host and its sockets."""
 
     __slots__ = (
-        "_carrier", "_change", "_connections", "_draining", "_driver", "_lost", "endpoints", "host", "node", "post",
-        "sockets",
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_in_process", "_lost", "_strict", "endpoints",
+        "host", "node", "post", "sockets",
     )  # fmt: skip
 
-    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change) -> None:
+    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change, in_process: InProcess) -> None:
         self.host = host
         self.node = node
         self.endpoints = dict(host.service.endpoints)
         self.sockets = {
-            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain)
+            for name, endpoint in self.endpoints.items()
+            if not endpoint.in_process
         }
         for name, socket in self.sockets.items():
             socket.node = node
@@ -146,6 +181,7 @@ class SimHost:
         self._carrier = carrier
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self._change = change
+        self._strict = isinstance(host, StrictHost)  # which insists on well-formed sends itself
         self._draining = False
         self._lost: list[str] = []
         self._driver = driver = Driver(
@@ -154,10 +190,17 @@ class SimHost:
             self._send,
             job_delay=lambda: carrier.duration(carrier.weather.job_delay),
             run=self._run_jobs,
-            settled=self.drain,
+            settled=self._settled,
             connect=self._connect,
         )
         self.post = driver.post
+        self._in_process = in_process
+        in_process.add(driver)
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Where its sockets are bound."""
+        return {name: socket.endpoint.bind for name, socket in self.sockets.items()}
 
     def begin(self) -> None:
         """Let the service say what it wants at the start."""
@@ -189,6 +232,10 @@ class SimHost:
                 self._give(socket)
         finally:
             self._draining = False
+
+    def _settled(self) -> None:
+        self.drain()
+        self._in_process.deliver()
 
     @property
     def running(self) -> list[Job]:
@@ -223,13 +270,14 @@ class SimHost:
         if frames is None:
             return
         self._carrier.counts.delivered += 1
-        self._carrier.note("deliver", self.node, self.host.service.name, socket.name, frames)
+        if self._carrier.trace is not None:
+            self._carrier.note("deliver", self.node, self.host.service.name, socket.name, frames)
         self._driver.receive(socket.name, as_delivered(frames, socket.endpoint.blob_over))
 
     def _send(self, send: Send) -> str:
         carrier = self._carrier
         carrier.counts.handed += 1
-        if send_fault(send, self.endpoints):
+        if not self._strict and send_fault(send, self.endpoints):
             reason = MALFORMED
         else:
             name, frames = send

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from scale0_core.client.kit.route import resolve
 from scale0_core.config.addresses import is_local
 from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, SocketKind
 from scale0_core.testing.simnode import SimNode
@@ -50,6 +52,7 @@ class SimSession:
         self._connection = session.connection
         self._linked_before = False
         self._failures = 0
+        self._nowhere = ""
         self._again_at: float | None = None
         self._busy = False
         self.at(node.now, lambda: session.start(self._agenda.now))
@@ -100,6 +103,7 @@ class SimSession:
         for connection, up, nobody in news:
             if connection == self._connection:
                 self._linked(up, nobody, now)
+        self._agenda.advance(now)  # first: what it does may be due for the session immediately
         for _ in range(TURNS):
             due = self.session.next_deadline()
             if due is None or due > now:
@@ -107,7 +111,6 @@ class SimSession:
             self.session.on_deadline(now)
         if self._again_at is not None and self._again_at <= now:
             self._open()
-        self._agenda.advance(now)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -130,7 +133,9 @@ class SimSession:
 
     def _open(self) -> None:
         self._again_at = None
-        self._address = self.session.address
+        target = self.session.address
+        brokers = partial(self.node.net.brokers, target)
+        self._address, self._nowhere = resolve(target, self._failures, brokers) if target else ("", "")
         if self._address:
             self._changes.append(Connect(SOCKET, self._address))
 
@@ -146,7 +151,7 @@ class SimSession:
             self._failures = 0
             self.session.on_linked(now)
             return
-        was_linked, address = self.linked, self._address
+        was_linked, address, nobody = self.linked, self._address, self._nowhere or nobody
         self._close()
         self._pause(now)
         if was_linked:

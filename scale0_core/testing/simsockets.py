@@ -78,7 +78,7 @@ class SimSocket:
     @property
     def in_flight(self) -> int:
         """How many messages wait here or are on their way from here."""
-        return len(self.inbox) + len(self.backlog) + sum(len(pipe.flying) for pipe in self.pipes)
+        return len(self.inbox) + len(self.backlog) + sum(pipe.flying for pipe in self.pipes)
 
     @property
     def readable(self) -> bool:
@@ -367,7 +367,7 @@ class SubSocket(SimSocket):
         """Subscribe at the publisher; what it sends before it knows is not sent here."""
         super().attach(outgoing, incoming)
         delay = self.carrier.duration(self.carrier.weather.delay)
-        self.carrier.agenda.at(self.carrier.agenda.now + delay, lambda: self._subscribe(outgoing, incoming))
+        self.carrier.agenda.at(self.carrier.agenda.now + delay, self._subscribe, outgoing, incoming)
 
     def _subscribe(self, outgoing: Pipe, incoming: Pipe) -> None:
         publisher = outgoing.receiver

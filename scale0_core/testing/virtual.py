@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from scale0_core.container.container import Container
 from scale0_core.container.host import ServiceHost
 from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
@@ -29,14 +29,14 @@ class Agenda:
 
     def __init__(self, start: float = 0.0) -> None:
         self.now = start
-        self._entries: list[tuple[float, int, Action]] = []
+        self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._added = 0
         self._at_this_instant = 0
 
-    def at(self, time: float, action: Action) -> None:
-        """Do ``action`` at ``time``, or now if that is past; what is due together, in the order it was added."""
+    def at(self, time: float, action: Callable[..., object], *arguments: Any) -> None:
+        """Call ``action`` at ``time``, or now if that is past; what is due together, in the order it was added."""
         self._added += 1
-        heapq.heappush(self._entries, (time, self._added, action))
+        heapq.heappush(self._entries, (time, self._added, action, arguments))
 
     @property
     def next_time(self) -> float | None:
@@ -45,14 +45,14 @@ class Agenda:
 
     def step(self) -> None:
         """Do what is due next, moving the clock there."""
-        time, _, action = heapq.heappop(self._entries)
+        time, _, action, arguments = heapq.heappop(self._entries)
         if time > self.now:
             self.now = time
             self._at_this_instant = 0
         self._at_this_instant += 1
         if self._at_this_instant > MOST_AT_ONE_INSTANT:
             raise ServiceFaultError(f"time stands still at {self.now}", f"{MOST_AT_ONE_INSTANT} actions at one instant")
-        action()
+        action(*arguments)
 
     def advance(self, time: float) -> None:
         """Do all that is due until ``time``, each at its moment; the clock then shows ``time``."""
@@ -61,6 +61,40 @@ class Agenda:
         if time > self.now:
             self.now = time
             self._at_this_instant = 0
+
+
+class InProcess:
+    """Lets services of one process, each with a driver of its own, send to each other."""
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self.container = Container(secret)
+        self._drivers: dict[ServiceHost, Driver] = {}
+        self._delivering = False
+
+    def add(self, driver: Driver) -> None:
+        """Take in a driver and its service."""
+        self.container.add(driver.host)
+        self._drivers[driver.host] = driver
+
+    def start(self, now: float) -> None:
+        """Let the services have tasks that take some."""
+        self.container.start(now)
+        for driver in self._drivers.values():
+            driver.settle()
+
+    def deliver(self) -> None:
+        """Deliver what they have sent each other, until nothing is left."""
+        if self._delivering:
+            return  # called again from within: the loop below goes on by itself
+        self._delivering = True
+        try:
+            while ready := self.container.ready:
+                for receiver in ready:
+                    driver = self._drivers[receiver.host]
+                    receiver.deliver(driver.agenda.now)
+                    driver.settle()
+        finally:
+            self._delivering = False
 
 
 class Driver:
@@ -100,7 +134,7 @@ class Driver:
         self._settled = settled
         self._connect = connect
         self._due: float | None = None
-        self._held_back: list[Action] = []
+        self._held_back: list[tuple[Callable[[Any], None], Any]] = []
 
     def receive(self, socket: str, frames: Frames) -> None:
         """Give one message to the service."""
@@ -114,7 +148,7 @@ class Driver:
 
     def post(self, result: JobResult) -> None:
         """Let a result arrive that a thread of the plugin posts now."""
-        self.agenda.at(self.agenda.now, partial(self._unless_halted, partial(self._take_posted, result)))
+        self.agenda.at(self.agenda.now, self._unless_halted, self._take_posted, result)
 
     def stop(self) -> None:
         """Let the service have its last words."""
@@ -140,8 +174,7 @@ class Driver:
         while host.jobs.in_flight and (batch := host.jobs.take()) is not None:
             self._batches += 1
             self.running[self._batches] = batch
-            finish = partial(self._finish, self._batches)
-            self.agenda.at(now + self._job_delay(), partial(self._unless_halted, finish))
+            self.agenda.at(now + self._job_delay(), self._unless_halted, self._finish, self._batches)
         self._note_deadline()
         self._settled()
 
@@ -153,8 +186,8 @@ class Driver:
         """Let a halted service go on with all that has become due."""
         self.halted = False
         held_back, self._held_back = self._held_back, []
-        for action in held_back:
-            self._unless_halted(action)
+        for action, argument in held_back:
+            self._unless_halted(action, argument)
         self._due = None
         self.settle()
 
@@ -171,11 +204,11 @@ class Driver:
             return SendFailure(send[0], send[1], reason)
         return SendFailure("", (), reason)
 
-    def _unless_halted(self, action: Action) -> None:
+    def _unless_halted(self, action: Callable[[Any], None], argument: Any) -> None:
         if self.halted:
-            self._held_back.append(action)
+            self._held_back.append((action, argument))
         elif not self.dead:
-            action()
+            action(argument)
             self.settle()
 
     def _finish(self, number: int) -> None:
@@ -193,7 +226,7 @@ class Driver:
         if due != self._due:
             self._due = due
             if due is not None:
-                self.agenda.at(due, partial(self._fire, due))
+                self.agenda.at(due, self._fire, due)
 
     def _fire(self, due: float) -> None:
         # a deadline that was moved meanwhile has an entry of its own

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from scale0_core.container.container import Container
 from scale0_core.container.host import ServiceHost
-from scale0_core.network.door import make_seat
 from scale0_core.service import Endpoint, Frames, Job, JobResult
 
 ASKED = (b"peer", b"", b"asked")
@@ -52,6 +52,22 @@ class Shop:
     def on_deadline(self, now: float) -> Iterable[Any]:
         self.due = None
         return [("front", (b"peer", b"tick"))]
+
+
+class Binder:
+    """Passes on what the hosts of services say."""
+
+    name = "binder"
+    endpoints: ClassVar = {"tasks": Endpoint(kind="ROUTER", bind="@tasks")}
+
+    def receive(self, socket: str, frames: Frames, now: float) -> Iterable[Any]:
+        return [(socket, frames)]
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def on_deadline(self, now: float) -> Iterable[Any]:
+        return ()
 
 
 @pytest.fixture
@@ -157,12 +173,18 @@ def test_no_fast_path_while_suspended(host: ServiceHost):
 
 
 def test_tasks_come_from_the_broker_itself_which_knows_its_state(shop: Shop):
-    host = make_seat(shop, b"s" * 16)
-    answers: list[Frames] = []
-    host.answer = lambda frames, now: answers.append(frames)  # type: ignore[attr-defined]
+    host, broker = ServiceHost(shop), ServiceHost(Binder())
+    container = Container()
+    for each in (broker, host):
+        container.add(each)
     host.suspend("disabled")
-    host.take_task((b"shop", b"S0W01", b"TASK", b"", b"shop", b"1", b"hello"), 1.0)  # type: ignore[attr-defined]
+    assert host.tasks is not None
+    host.tasks.post((b"TASK", b"1", b"hello"))
+    host.tasks.deliver(1.0)
     host.take_sends()
     (job,) = host.jobs.take() or ()
     host.job_done(JobResult(job.token, b""), 2.0)
-    assert (host.take_sends(), [frames[-1] for frames in answers]) == ([], [b"done"])
+    assert host.take_sends() == []
+    (receiver,) = container.ready
+    assert (receiver.host, receiver.deliver(3.0)) == (broker, 1)
+    assert broker.sends == [("tasks", (b"shop", b"DONE", b"1", b"done"))]

@@ -11,10 +11,10 @@ import pytest
 import zmq
 
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.container import Container
 from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.io.loop import Loop
 from scale0_core.io.wire import native_problem
-from scale0_core.network.door import SeatWithDoor
 from scale0_core.service import Endpoint, FastPath, Job, SocketKind
 
 pytestmark = pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")
@@ -312,17 +312,18 @@ def test_a_peer_that_reads_late_gets_all(context, address):
     assert host.counts.sent == 2 * MANY
 
 
-def test_a_service_with_a_door_rushes_while_no_task_is_open(context, address):
-    service = Echo(address)
-    host = SeatWithDoor(service, "main", b"secret")
-    answers = []
-    host.answer = lambda frames, now: answers.append(frames)
+def test_a_service_that_takes_tasks_rushes_while_no_task_is_open(context, address):
+    service = Echo(address, tasks=True)
+    host = ServiceHost(service)
+    container = Container()
+    container.add(host)
     assert host.may_rush
-    host.take_task((b"", b"", b"", b"", b"echo", b"1", b"x"), 0.0)
+    host.tasks.post((b"TASK", b"1", b"x"))
+    (receiver,) = container.ready
+    receiver.deliver(0.0)
     assert not host.may_rush
     host.take_sends()
     assert host.may_rush
-    assert [frames[-1] for frames in answers] == [b"x"]
 
 
 def test_it_can_be_stopped_in_the_middle(context, address):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import pytest
 
 from scale0_core.config.network import GroupConfig, NetworkConfig
+from scale0_core.container.container import Container
 from scale0_core.container.registry import Registry
 from scale0_core.network.negotiation import RunningConfig
-from scale0_core.network.service import BrokerService, NetworkSockets, Reloaded
+from scale0_core.network.service import BrokerService, Reloaded
+from scale0_core.network.sockets import NetworkSockets
 from scale0_core.service import JobResult, LaterResults, PeerWatcher, SocketKind, Undelivered
 from scale0_core.testing.contract import endpoint_faults
 
@@ -27,7 +29,12 @@ def made(**sockets: tuple[str, ...]) -> BrokerService:
     addresses = {"frontend": ("ipc://f",), "backend": ("ipc://b",), "config": ("ipc://c",), "management": ("ipc://m",)}
     running = RunningConfig(NetworkConfig(identity="b1"), 1, "hash", GroupConfig(), {})
     return BrokerService(
-        running, NetworkSockets(**{**addresses, **sockets}), store=NoStore(), registry=Registry(), wall_time=lambda: 1e9
+        running,
+        NetworkSockets(**{**addresses, **sockets}),
+        store=NoStore(),
+        registry=Registry(),
+        wall_time=lambda: 1e9,
+        services=Container(),
     )
 
 
@@ -42,17 +49,19 @@ def test_it_listens_where_it_is_told_to():
         "backend": (SocketKind.ROUTER, ("ipc://b",)),
         "config": (SocketKind.XPUB, ("ipc://c",)),
         "management": (SocketKind.ROUTER, ("ipc://m",)),
+        "in_process": (SocketKind.ROUTER, ("@scale0",)),
+        "hosted": (SocketKind.ROUTER, ("@tasks",)),
     }
     assert endpoint_faults(service) == []
 
 
 def test_a_socket_without_an_address_is_not_opened():
-    assert set(made(config=(), backend=()).endpoints) == {"frontend", "management"}
+    assert set(made(config=(), backend=()).endpoints) == {"frontend", "management", "in_process", "hosted"}
 
 
 def test_connections_are_watched_where_work_is_done():
     watched = {name for name, endpoint in made().endpoints.items() if endpoint.watch_peers}
-    assert watched == {"frontend", "backend"}
+    assert watched == {"frontend", "backend", "in_process"}
 
 
 def test_it_takes_all_that_the_core_can_tell():

@@ -8,7 +8,6 @@ import pytest
 
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig, User
 from scale0_core.container.host import ServiceHost
-from scale0_core.network.door import BrokerSeat
 from scale0_core.network.management import LOCK_SECONDS, MOST_CHECKS
 from scale0_core.protocol.states import BrokerState
 
@@ -484,7 +483,7 @@ def test_the_owner_is_told_the_state_of_a_disabled_broker_and_nobody_else_is(tal
 @pytest.mark.parametrize("state", list(BrokerState))
 def test_services_of_plugins_have_the_state_of_the_broker(talk, state):
     script, host = talk(state=state), ServiceHost(Idle())
-    BrokerSeat(script.broker).rule(host)
+    script.services.add(host)
     assert host.suspended == {"active": ""}.get(state.value, state.value)
     script.store.error = OSError(28, "No space left on device")
     script.request("disable")
@@ -498,7 +497,7 @@ def test_services_of_plugins_have_the_state_of_the_broker(talk, state):
 
 def test_a_joining_broker_that_is_configured_lets_its_services_serve(talk):
     script, host = talk(state=BrokerState.JOINING), ServiceHost(Idle())
-    BrokerSeat(script.broker).rule(host)
+    script.services.add(host)
     assert host.suspended == "joining"
     script.request("reload_config")
     assert host.suspended == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridge import OWN_BROKER, Bridge
 from scale0_majordomo.service.bridged import BridgedMajordomo
 from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.service.titanic_store import Store
@@ -33,6 +33,8 @@ class MajordomoPlugin:
         bind = [context.address(address) for address in settings.bind]
         if not settings.bridge:
             return [MajordomoService(settings, bind, store, group=context.group)]
-        frontend, backend = (context.address(place) for place in (settings.bridge_frontend, settings.bridge_backend))
+        frontend, backend = (
+            context.address(place or OWN_BROKER) for place in (settings.bridge_frontend, settings.bridge_backend)
+        )
         bridge = Bridge(f"{context.name}.majordomo", frontend, backend)
         return [BridgedMajordomo(settings, bind, store, bridge, context.registry, group=context.group)]

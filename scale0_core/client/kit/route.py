@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import attrs
@@ -24,6 +24,8 @@ Broker = str | Sequence[str]
 """A broker's name or address, or several of them, tried in order."""
 
 BETWEEN = " | "
+Running = Callable[[], tuple[Sequence[BrokerRecord], Sequence[str]]]
+
 NOWHERE = "ipc:///dev/null/nowhere"
 """An address at which nobody can be."""
 
@@ -49,16 +51,22 @@ def target(broker: Broker, service: str, socket: str) -> str:
     return BETWEEN.join(each if "://" in each else f"{service}/{socket}@{each}" for each in brokers)
 
 
-def resolve(target: str, attempt: int = 0) -> tuple[str, str]:
+def running_here() -> tuple[Sequence[BrokerRecord], Sequence[str]]:
+    """List the brokers that run on this machine, and what is wrong with the records of others."""
+    return running_brokers(os.environ)
+
+
+def resolve(target: str, attempt: int = 0, list_brokers: Running = running_here) -> tuple[str, str]:
     """Return the address to connect to, or NOWHERE and the reason why there is none.
 
     :param attempt: how often connecting has failed; of several brokers the next one is tried each time.
+    :param list_brokers: lists the brokers that run.
     """
     choices = target.split(BETWEEN)
     socket, at, broker = choices[attempt % len(choices)].partition("@")
     if "://" in socket or not at:
         return choices[attempt % len(choices)], ""
-    records, problems = running_brokers(os.environ)
+    records, problems = list_brokers()
     record = next((record for record in records if broker in (record.name, *_addresses(record))), None)
     if record is None:
         running = ", ".join(record.name for record in records)

@@ -1,22 +1,21 @@
 """The way to and from the Scale0 protocol: MDP services as one worker of it, its services as services of MDP.
 
 Without I/O, like the rest. The bridge is a frontend (socket ``tasks``) and a worker (socket ``offers``) of the broker
-it lives in, or of another one.
+in its own process, or of another one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import NamedTuple
 
-import attrs
-
-from scale0_core.api import Connect, Effect, Endpoint, Frames, InnerWorker, Send, SocketKind
+from scale0_core.api import Effect, Endpoint, Frames, ProtocolWorker, Send, SocketKind
 from scale0_majordomo import dialects
 
 TASKS, OFFERS = "tasks", "offers"
+OWN_BROKER = "@scale0"
 
 CLIENT = b"S0C01"
 WINDOW = 10_000
@@ -42,24 +41,14 @@ FROM_SCALE0 = {code: own for own, code in TIMED_OUT.items()}
 class Bridge:
     """Speaks the Scale0 protocol for all services of MDP."""
 
-    def __init__(self, identity: str, frontend: str = "", backend: str = "") -> None:
+    def __init__(self, identity: str, frontend: str = OWN_BROKER, backend: str = OWN_BROKER) -> None:
         self.identity = identity
-        self.worker = InnerWorker(OFFERS, identity, window=WINDOW, metadata={"protocol": "MDP"}, cancels=True)
+        self.worker = ProtocolWorker(OFFERS, identity, window=WINDOW, metadata={"protocol": "MDP"}, cancels=True)
         self.endpoints: Mapping[str, Endpoint] = {
-            TASKS: Endpoint(kind=SocketKind.DEALER, connect=frontend or (), blob_over=8192),
-            OFFERS: attrs.evolve(self.worker.endpoint(backend), connect=backend or ()),
+            TASKS: Endpoint(kind=SocketKind.DEALER, connect=frontend, blob_over=8192),
+            OFFERS: self.worker.endpoint(backend),
         }
-        self._connected = {TASKS: frontend, OFFERS: backend}
         self._numbers = count(1)
-
-    def follow(self, sockets: Mapping[str, Sequence[str]]) -> list[Effect]:
-        """Connect to a broker whose sockets are open at these addresses, where no other was named."""
-        found: list[Effect] = []
-        for socket, name in ((TASKS, "frontend"), (OFFERS, "backend")):
-            if not self._connected[socket] and sockets.get(name):
-                self._connected[socket] = sockets[name][0]
-                found.append(Connect(socket, sockets[name][0]))
-        return found
 
     def offer(self, services: Iterable[bytes], now: float) -> list[Send]:
         """Let the broker know which services there are."""

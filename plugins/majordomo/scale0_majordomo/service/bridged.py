@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from scale0_core.api import Change, Effect, Frames, InnerCancel, InnerTask, Provider, Registry
+from scale0_core.api import Change, Effect, Frames, Provider, Registry, WorkerCancel, WorkerTask
 from scale0_majordomo import dialects
 from scale0_majordomo.dialects import Dialect, Said, Terms, Word
 from scale0_majordomo.service.bridge import TASKS, TIMED_OUT, Answer, Bridge, fits
@@ -15,8 +15,6 @@ from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
 
 MOST_ABROAD = 100_000
-BROKER = "scale0"
-"""The name of the broker's own service."""
 NOTHING: Frames = (b"",)
 """The body of a reply without one: in MDP each has at least one frame, and stock clients insist."""
 EMPTY = b'{"empty":true}'
@@ -56,7 +54,6 @@ class BridgedMajordomo(MajordomoService):
         self._offer_due = float("inf")
         self._claims: dict[bytes, float] = {}
         """Names that workers of MDP have served, and until when nobody else does, now that these are gone."""
-        self._connects: list[Effect] = []
         self._found: set[bytes] = set()
         """Services that somebody of Scale0 offers now, and for which requests wait here."""
         for provider in registry.providers():
@@ -69,13 +66,13 @@ class BridgedMajordomo(MajordomoService):
             answer = self._bridge.answer(frames)
             return self._came_back(answer, now) if answer is not None else ()
         sends, task = self._bridge.worker.receive(frames, now)
-        if isinstance(task, InnerCancel):
+        if isinstance(task, WorkerCancel):
             return [*sends, *self._cancel_task(task.number, now)]
         return [*sends, *self._carry_out(task, now)] if task is not None else sends
 
     def next_deadline(self) -> float | None:
         """Say when something is due."""
-        if self._found or self._connects:
+        if self._found:
             return self._now
         due = min(self._bridge.worker.due, self._offer_due, next(iter(self._claims.values()), float("inf")))
         own = super().next_deadline()
@@ -88,8 +85,7 @@ class BridgedMajordomo(MajordomoService):
         while self._claims and (first := next(iter(self._claims.items())))[1] <= now:
             del self._claims[first[0]]
             self._found.add(first[0])
-        connects, self._connects = self._connects, []
-        effects = [*connects, *super().on_deadline(now), *self._send_waiting(now)]
+        effects = [*super().on_deadline(now), *self._send_waiting(now)]
         if self._offer_due <= now:
             self._offer_due = float("inf")
             offered = [name for name, service in self._services.items() if service.workers]
@@ -154,8 +150,6 @@ class BridgedMajordomo(MajordomoService):
         """Keep in mind who takes tasks for a service."""
         if provider.provider == self._bridge.identity:
             return
-        if provider.service == BROKER and provider.kind == "hosted" and is_there:
-            self._connects += self._bridge.follow(provider.sockets)
         name = provider.service.encode(errors="replace")
         if is_there and provider.tasks:
             self._elsewhere.setdefault(name, set()).add(provider.key)
@@ -258,7 +252,7 @@ class BridgedMajordomo(MajordomoService):
 
     # --- tasks of Scale0 clients for MDP workers ----------------------------------------------------------------------
 
-    def _carry_out(self, task: InnerTask, now: float) -> Iterable[Effect]:
+    def _carry_out(self, task: WorkerTask, now: float) -> Iterable[Effect]:
         reply = self._bridge.worker.reply
         service = self._services.get(task.service)
         if service is None or not service.workers:

@@ -46,7 +46,6 @@ LOG = get_logger("plugin.majordomo")
 SOCKET = "requests"
 MMI = mmi.PREFIX
 ANY_BODY = range(5, 1025)
-"""Frames of a message with a body of any length."""
 MAX_CREDIT = 10_000
 MAX_TOLD = 10_000
 HIGH_WATER = 20_000
@@ -135,8 +134,7 @@ class MajordomoService(Observed, Backpressure):
         return self._understand(frames, now) if socket == SOCKET else self._receive_elsewhere(socket, frames, now)
 
     def _receive_elsewhere(self, socket: str, frames: Frames, now: float) -> Iterable[Effect]:
-        """Take a message from another socket; this one has none, its child has."""
-        return ()
+        return ()  # it has one socket, and its child more
 
     def _fast_request(self, socket: str, frames: Frames, now: float) -> Iterable[Effect] | None:
         name = frames[3]

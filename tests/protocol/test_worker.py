@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.container.host import ServiceHost
-from scale0_core.network.inner_worker import LARGEST_FRAME, MOST_FRAMES, RETRY_AFTER, InnerTask, InnerWorker
 from scale0_core.protocol.states import BrokerState
+from scale0_core.protocol.worker import LARGEST_FRAME, MOST_FRAMES, RETRY_AFTER, ProtocolWorker, WorkerTask
 from scale0_core.service import Endpoint, Frames, Send, SocketKind
 from scale0_core.testing.virtual import Driver
 
@@ -22,9 +22,9 @@ class Copier:
     name = "copier"
 
     def __init__(self) -> None:
-        self.worker = InnerWorker("offers", "copier", window=10, metadata={"version": "1.5"})
-        self.endpoints = {"offers": InnerWorker.endpoint("inproc://backend")}
-        self.tasks: list[InnerTask] = []
+        self.worker = ProtocolWorker("offers", "copier", window=10, metadata={"version": "1.5"})
+        self.endpoints = {"offers": ProtocolWorker.endpoint("inproc://backend")}
+        self.tasks: list[WorkerTask] = []
         self.wanted = ["copy"]
         self.answers = True
 
@@ -114,7 +114,7 @@ def test_it_offers_its_services_and_gets_tasks(broker, link):
     assert copies(broker)
     (entry,) = broker.registry.providers()
     assert (entry.service, entry.provider, entry.version, entry.tasks) == ("copy", "copier", "1.5", True)
-    endpoint = InnerWorker.endpoint("inproc://backend")
+    endpoint = ProtocolWorker.endpoint("inproc://backend")
     assert (type(endpoint), endpoint.kind) == (Endpoint, SocketKind.DEALER)
 
 
@@ -227,7 +227,7 @@ def test_parts_and_errors(broker, link):
 @pytest.mark.parametrize("body", [(b"",) * (MOST_FRAMES + 1), (bytes(LARGEST_FRAME + 1),)])
 @pytest.mark.parametrize("more", [True, False])
 def test_a_reply_that_is_too_large_is_an_error_and_ends_the_task(link, body, more):
-    worker, task = link.copier.worker, InnerTask(b"copy", b"7", {}, ())
+    worker, task = link.copier.worker, WorkerTask(b"copy", b"7", {}, ())
     ((_, frames),) = worker.reply(task, body, more=more)
     assert b'"code":413' in frames[2]
     if more:
@@ -257,7 +257,7 @@ WORDS = (
 @given(st.lists(st.lists(st.sampled_from(WORDS) | st.binary(max_size=9), max_size=8).map(tuple), max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_whatever_the_broker_says_is_survived(messages):
-    worker = InnerWorker("offers", "w", window=10)
+    worker = ProtocolWorker("offers", "w", window=10)
     worker.offer(["copy"], 0.0)
     for moment, frames in enumerate(messages, 1):
         sends, task = worker.receive(frames, float(moment))

@@ -1,4 +1,4 @@
-"""Services of plugins as workers of the broker: doors, on virtual time.
+"""Services of plugins as workers of the broker, on virtual time.
 
 The broker's own service and the host of the service are real; messages between them take no time.
 """
@@ -6,23 +6,23 @@ The broker's own service and the host of the service are real; messages between 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 from typing import Any
 
 import attrs
 import pytest
 
+from scale0_core.container.container import Container
 from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.container.registry import Provider
-from scale0_core.network.door import BrokerSeat, SeatWithDoor, make_seat
 from scale0_core.network.hosting import WINDOW
-from scale0_core.network.inner_worker import LARGEST_FRAME, MOST_FRAMES
 from scale0_core.protocol.states import BrokerState
+from scale0_core.protocol.worker import LARGEST_FRAME, MOST_FRAMES
 from scale0_core.service import Effect, Endpoint, Frames, Job, JobResult, Send
-from scale0_core.testing.virtual import Driver
+from scale0_core.testing.virtual import Driver, InProcess
 
 SECRET = b"secret"
+"""That of the container of ``talk``."""
 
 
 class Shop:
@@ -76,31 +76,23 @@ class Shop:
 
 
 class Link:
-    """A host with a door, tied to a broker to talk to."""
+    """A service that takes tasks, in the process of a broker to talk to."""
 
     def __init__(self, broker: Any, limits: HostLimits | None = None) -> None:
         self.shop, self.broker = Shop(), broker
         self.to_peers: list[Frames] = []
         broker.registry.put(Provider(service="shop", provider="b1", kind="hosted", state="responsive"))
-        own = make_seat(broker.broker, b"")
-        host = make_seat(self.shop, SECRET, limits=limits)
-        assert isinstance(own, BrokerSeat)
-        assert isinstance(host, SeatWithDoor)
-        self.host, broker._driver.host = host, own
-        self.driver = Driver(host, broker._agenda, self._from_seat)
-        own.pass_in = lambda host, frames, now: self.at(partial(self._pass_in, frames))
-        own.open_door(host, "b1", broker.now)
-        answer = host.answer
-        assert answer is not None
-        host.answer = lambda frames, now: (answer(frames, now), self.at(broker._driver.settle))  # type: ignore[assignment]
-        broker._driver.settle()
+        both = InProcess()
+        both.container = broker.services
+        self.host = ServiceHost(self.shop, limits=limits)
+        self.driver = Driver(self.host, broker._agenda, self._from_host, settled=both.deliver)
+        broker._driver._settled = both.deliver
+        for driver in (broker._driver, self.driver):
+            both.add(driver)
+        both.start(broker.now)
         broker.heard()
 
-    def _pass_in(self, frames: Frames) -> None:
-        self.host.take_task(frames, self.broker.now)
-        self.driver.settle()
-
-    def _from_seat(self, send: Send) -> str:
+    def _from_host(self, send: Send) -> str:
         if type(send) is not tuple or type(send[1]) is not tuple:
             return "malformed"
         _, frames = send
@@ -108,8 +100,9 @@ class Link:
         self.to_peers += [frames] if known else []
         return "" if known else "EHOSTUNREACH"
 
-    def at(self, action: Any) -> None:
-        self.broker._agenda.at(self.broker.now, action)
+    @property
+    def open_tasks(self) -> int:
+        return len(self.host.tasks.open)
 
     @property
     def takes_tasks(self) -> bool:
@@ -204,7 +197,7 @@ def test_a_task_ends_in_time_and_a_late_answer_goes_to_nobody(broker, link):
     broker.sleep(1.2)
     (error,) = [message for message in broker.heard() if message.to == "c"]
     assert (error.command, error.code) == ("ERROR", 504)
-    assert link.host.open_tasks == 0
+    assert link.open_tasks == 0
     assert [len(worker.in_hand) for worker in broker.broker.dispatcher.workers.values()] == [0]  # there is room again
     broker.sleep(20)
     assert [message for message in broker.heard() if message.to == "c"] == []
@@ -215,15 +208,15 @@ def test_a_task_ends_in_time_and_a_late_answer_goes_to_nobody(broker, link):
 def test_a_task_is_forgotten_when_the_broker_has_given_up_on_it(broker, link, options, seconds):
     broker.task("c", "shop", "1", b"SILENT", **options)
     broker.sleep(max(seconds - 0.1, 0))
-    assert link.host.open_tasks == 1
+    assert link.open_tasks == 1
     broker.sleep(0.3)
-    assert link.host.open_tasks == 0
+    assert link.open_tasks == 0
 
 
 def test_a_service_has_only_so_many_tasks_in_hand(broker, link):
     for number in range(WINDOW + 5):
         broker.task("c", "shop", str(number), b"SILENT", timeout=5000)
-    assert (link.host.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
+    assert (link.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
     broker.sleep(5.2)
     assert broker.task("c", "shop", "again", b"ECHO", b"x")[-1].body[2:] == (b"x",)
 
@@ -328,24 +321,7 @@ def test_a_quarantined_service_ends_its_tasks_and_leaves(talk):
     assert broker.task("c", "shop", "4", b"ECHO", b"x")[0].code == 503
 
 
-# --- what it costs ----------------------------------------------------------------------------------------------------
-
-
-def test_seats_look_for_tasks_and_answers_only_while_there_are_some(broker, link):
-    """Nothing is different for requests from peers: the very same methods are called as at any host."""
-    hosts = (link.host, broker._driver.host)
-    untouched = [host.take_sends.__func__ for host in hosts]
-    assert untouched == [ServiceHost.take_sends] * 2
-    broker.task("c", "shop", "1", b"LATER", b"1", b"x")
-    assert link.host.take_sends.__func__ is not ServiceHost.take_sends
-    broker.sleep(2)
-    assert [host.take_sends.__func__ for host in hosts] == untouched
-    for name in ("receive", "next_deadline", "on_deadline", "sent", "take_sends"):
-        assert getattr(SeatWithDoor, name) is getattr(ServiceHost, name)
-        assert getattr(BrokerSeat, name) is getattr(ServiceHost, name)
-
-
-# --- which services have a door ---------------------------------------------------------------------------------------
+# --- which services take tasks ----------------------------------------------------------------------------------------
 
 
 def test_one_router_takes_tasks():
@@ -354,9 +330,10 @@ def test_one_router_takes_tasks():
     shop = Shop()
     shop.endpoints = {name: Endpoint(kind="ROUTER", tasks=True) for name in ("first", "second")}
     with pytest.raises(ValueError, match="only one socket"):
-        make_seat(shop, SECRET)
+        Container().add(ServiceHost(shop))
     shop.endpoints = {"requests": Endpoint(kind="ROUTER")}
-    assert type(make_seat(shop, SECRET)) is ServiceHost
+    Container().add(host := ServiceHost(shop))
+    assert host.tasks is None
 
 
 # --- anything at all --------------------------------------------------------------------------------------------------
@@ -392,7 +369,7 @@ def test_every_task_ends_exactly_once(talk, seed):
     heard += broker.heard()
     ends = [message.number for message in heard if message.command in ("TASKREPLY", "ERROR")]
     assert sorted(ends, key=int) == numbers
-    assert link.host.open_tasks == 0
+    assert link.open_tasks == 0
     assert {len(worker.in_hand) for worker in broker.broker.dispatcher.workers.values()} == {0}
 
 
@@ -403,20 +380,20 @@ def test_a_cancelled_task_of_a_hosted_service_makes_room_and_its_answer_goes_now
     for number in range(WINDOW):
         broker.task("c", "shop", str(number), b"LATER", b"5", b"late")
     broker.task("c", "shop", "waits", b"ECHO", b"hello")
-    assert (link.host.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
+    assert (link.open_tasks, len(link.shop.asked)) == (WINDOW, WINDOW)
     broker.say("frontend", "c", "CANCEL", "shop", "0")
     (reply,) = [message for message in broker.heard() if message.command == "TASKREPLY"]
     assert (reply.number, reply.body[2:]) == ("waits", (b"hello",))
     broker.sleep(6)
     numbers = [message.number for message in broker.heard() if message.command == "TASKREPLY"]
     assert sorted(map(int, numbers)) == list(range(1, WINDOW))
-    assert (link.host.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+    assert (link.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
 
 
 def test_what_a_lost_client_had_open_at_a_hosted_service_is_let_go(broker, link):
     broker.task("c", "shop", "1", b"SILENT")
     broker.say("frontend", "c", "DISCONNECT")
-    assert (link.host.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
+    assert (link.open_tasks, broker.broker.dispatcher.tasks) == (0, {})
     assert link.takes_tasks
 
 
@@ -425,7 +402,7 @@ def test_a_task_that_is_cancelled_before_it_is_passed_in_never_is(broker, link):
     broker._driver.host.receive("frontend", [frames, (b"c", b"S0C01", b"CANCEL", b"", b"shop", b"1")], broker.now)
     broker._driver.settle()
     broker.sleep(0)
-    assert (link.shop.asked, link.host.open_tasks) == ([], 0)
+    assert (link.shop.asked, link.open_tasks) == ([], 0)
 
 
 def test_the_log_of_a_service_that_raised_has_the_task_and_the_traceback(broker, link, caplog):

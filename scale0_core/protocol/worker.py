@@ -1,7 +1,7 @@
-"""A worker that lives in the broker: the worker's side of the Scale0 protocol, for services. Without I/O.
+"""The worker's side of the Scale0 protocol, for services. Without I/O.
 
-A service that the core runs has no connection to look for and no thread to wait in, as a worker of ``client/`` has: the
-loop opens its socket, which connects to the broker's backend by itself. What remains is said here.
+A service that the core runs has no connection to look for and no thread to wait in, as a worker of ``client/`` has. Its
+socket connects to the broker in its own process, ``@scale0``, or to the backend of another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message, Options
 from scale0_core.service import KIB, MIB, Endpoint, Frames, Send, SocketKind
 
-LOG = get_logger("inner_worker")
+LOG = get_logger("worker")
 
 RETRY_AFTER = 5.0
 """Seconds after which what was not answered is said again."""
@@ -31,7 +31,7 @@ MOST_FRAMES = wire.MOST_FRAMES - 6
 """Frames in the body of a task or a reply: the others are a routing id, header, command, options, service and id."""
 
 
-class InnerTask(NamedTuple):
+class WorkerTask(NamedTuple):
     """A task for a service."""
 
     service: bytes
@@ -40,7 +40,7 @@ class InnerTask(NamedTuple):
     body: Frames
 
 
-class InnerCancel(NamedTuple):
+class WorkerCancel(NamedTuple):
     """A task that nobody waits for any more. It is answered all the same, with code 410: that frees its slot."""
 
     number: bytes
@@ -53,10 +53,10 @@ class _State(Enum):
     SERVING = "READYOK received"
 
 
-class InnerWorker:
+class ProtocolWorker:
     """Says what to send on one socket of a service, which is to open ``endpoint(address)`` under that name.
 
-    :param cancels: the service takes an ``InnerCancel``.
+    :param cancels: the service takes an ``WorkerCancel``.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class InnerWorker:
         self._broken: set[bytes] = set()
 
     @staticmethod
-    def endpoint(backend: str, blob_over: int | None = 8 * KIB) -> Endpoint:
+    def endpoint(backend: str = "@scale0", blob_over: int | None = 8 * KIB) -> Endpoint:
         """Give the socket to open for an address of a broker's backend."""
         return Endpoint(
             kind=SocketKind.DEALER, connect=backend, blob_over=blob_over, high_water=20_000, max_message=LARGEST_FRAME
@@ -107,7 +107,7 @@ class InnerWorker:
 
     # --- what the broker says -----------------------------------------------------------------------------------------
 
-    def receive(self, frames: Frames, now: float) -> tuple[list[Send], InnerTask | InnerCancel | None]:
+    def receive(self, frames: Frames, now: float) -> tuple[list[Send], WorkerTask | WorkerCancel | None]:
         """Take what the broker says: something to say in turn, a task, or that one is cancelled."""
         try:
             message = wire.read_message(frames, routed=False)
@@ -123,16 +123,16 @@ class InnerWorker:
             LOG.warning("the broker sent something that cannot be read", worker=self.identity, reason=error.reason)
             return self._refuse_task(frames, error), None
 
-    def _task(self, message: Message) -> InnerTask:
+    def _task(self, message: Message) -> WorkerTask:
         if len(message.body) < 2:
             raise MalformedError("a TASK has a service, an id and a payload")
         service, number, *body = message.body
-        return InnerTask(bytes(service), bytes(number), message.options, tuple(body))
+        return WorkerTask(bytes(service), bytes(number), message.options, tuple(body))
 
-    def _cancelled(self, message: Message) -> InnerCancel:
+    def _cancelled(self, message: Message) -> WorkerCancel:
         if len(message.body) != 2:
             raise MalformedError("a CANCEL has a service and an id")
-        return InnerCancel(bytes(message.body[1]))
+        return WorkerCancel(bytes(message.body[1]))
 
     def _refuse_task(self, frames: Frames, error: MalformedError) -> list[Send]:
         """Answer a task that cannot be read, if at least its number can."""
@@ -171,7 +171,7 @@ class InnerWorker:
     # --- what is sent -------------------------------------------------------------------------------------------------
 
     def reply(
-        self, task: InnerTask, body: Frames, *, more: bool = False, code: int = 0, reason: str = ""
+        self, task: WorkerTask, body: Frames, *, more: bool = False, code: int = 0, reason: str = ""
     ) -> list[Send]:
         """Answer a task; ``more`` announces another part. With a code it is an error."""
         if task.number in self._broken:

@@ -341,7 +341,7 @@ def options_table(command: click.Command) -> str:
     rows = [
         (", ".join(f"`{flag}`" for flag in param.opts), values_of(param), shown_default(param), param.help or "")
         for param in command.params
-        if isinstance(param, click.Option)
+        if isinstance(param, click.Option) and not param.hidden
     ]
     return markdown_table(("option", "takes", "default", "what it does"), rows) if rows else ""
 

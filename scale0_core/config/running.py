@@ -18,12 +18,15 @@ import attrs
 
 from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.structure import structure
+from scale0_core.parts.files import new_file
 
 SERVICES = "/run/scale0"
 """The place of the machine's services; $SCALE0_RUN_DIR names another one."""
 
 FILE = "broker.json"
 MOST_BYTES = 1_000_000
+READABLE = 0o644
+"""Who may read a record is up to its folder, as with the sockets."""
 
 Addresses = Mapping[str, Mapping[str, tuple[str, ...]]]
 
@@ -53,19 +56,10 @@ class RecordFile:
 
     def write(self, record: BrokerRecord) -> None:
         """Write the record in place of the one before; raise an OSError if that is not possible."""
-        beside = self._path.with_suffix(".new")
-        beside.unlink(missing_ok=True)
-        # who may read it is up to the folder, as with the sockets
-        lock = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        try:
+        with new_file(self._path, durable=False, mode=READABLE) as file:
+            lock = os.dup(file.fileno())
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anybody can see it
-            with open(lock, "w", encoding="utf-8", closefd=False) as file:
-                json.dump(attrs.asdict(record), file, indent=2)
-            beside.replace(self._path)
-        except BaseException:
-            os.close(lock)
-            beside.unlink(missing_ok=True)
-            raise
+            file.write(json.dumps(attrs.asdict(record), indent=2).encode())
         self._unlock()
         self._lock = lock
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import tomli_w
 
 from scale0_core.config.files import read_config
+from scale0_core.config.folders import default_runtime_dir
 from scale0_core.io.broker import Broker
 from scale0_core.parts import records
 from scale0_core.plugins import PluginSet, format_plugins, installed_plugins
@@ -229,6 +230,8 @@ class BrokerStarter:
         folder = Path(tempfile.mkdtemp(prefix="s0-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         name = name or f"test-{kind}-{uuid.uuid4().hex[:12]}"
+        # the record of a broker that was killed
+        self._cleanup.callback(shutil.rmtree, default_runtime_dir(name, os.environ), ignore_errors=True)
         own = {
             "broker": {
                 "name": name,

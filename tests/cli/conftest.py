@@ -40,6 +40,7 @@ class Shell:
             "HOME": str(folder),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "XDG_RUNTIME_DIR": str(sockets),
+            "SCALE0_RUN_DIR": str(sockets / "services"),
             "XDG_STATE_HOME": str(folder / "state"),
             "PYTHONPATH": str(self.site),
         }

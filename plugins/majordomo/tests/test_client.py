@@ -603,3 +603,15 @@ def test_the_example_runs(here):
     assert lines[:3] == ["HELLO", "1000 bytes", "0 1 2 3 4"]
     assert lines[3].startswith("500 ValueError")
     assert lines[4] == "408 timed out"
+
+
+def test_a_broker_is_found_by_its_name_or_as_the_first_of_several_that_is_there(scale0_broker):
+    broker = scale0_broker.in_thread(["majordomo"], BIND)
+    several = ["gone", "tcp://127.0.0.1:1", broker.name]
+    with Worker(broker.name) as worker, Client(broker.name) as one, Client(several, timeout=30) as other:
+        worker.add("upper", lambda request: request.text.upper())
+        worker.wait_ready(30)
+        assert one.call("upper", "a").text == other.call("upper", "a").text == "A"
+        assert one.address == worker.address == broker.address("majordomo", "requests")
+    with Client("gone") as client, pytest.raises(NoBrokerError, match="no broker gone runs on this machine"):
+        client.call("upper", "a")

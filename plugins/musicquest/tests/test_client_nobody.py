@@ -14,6 +14,7 @@ from .music_peers import FakeBroker, FakeServer, peers
 from .test_client import nobody
 
 SONG = {"a.wav": b"a"}
+PORTS = {"plugin": {"musicquest-broker": {name: ["tcp://127.0.0.1:*"] for name in ("bind_servers", "bind_clients")}}}
 
 
 def test_without_a_broker_questions_fail_immediately():
@@ -70,3 +71,12 @@ def test_in_a_forked_child_questions_fail_immediately():
                 os.waitpid(pid, 0)
                 assert told.startswith("this client belongs to another process"), told
             assert client.read(hit, 0, 1) == b"a"
+
+
+def test_a_broker_is_found_by_its_name_or_as_the_first_of_several_that_is_there(scale0_broker):
+    broker = scale0_broker.in_thread(["musicquest-broker"], PORTS)
+    for name in (broker.name, ["gone", nobody(), broker.name]):
+        with MusicClient(name, timeout=30.0) as client:
+            assert client.servers() == []
+    with MusicClient("gone") as client, pytest.raises(NoBrokerError, match="no broker gone runs on this machine"):
+        client.servers()

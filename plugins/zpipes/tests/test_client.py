@@ -504,3 +504,17 @@ def test_the_example_runs(here):
     example = Path(__file__).parents[3] / "examples" / "pipes.py"
     done = subprocess.run([sys.executable, example, here], capture_output=True, text=True, timeout=50, check=False)
     assert (done.stdout, done.stderr) == ("1000 jobs\n1000000 bytes\n", "")
+
+
+def test_a_pipe_is_found_by_the_name_of_its_broker_or_at_the_first_of_several_that_is_there(scale0_broker):
+    broker = scale0_broker.in_thread(["zpipes"])
+    with Pipe.open("p", "w", broker=broker.name) as writer:
+        writer.write(b"a")
+    with Pipe.open("p", "r", broker=["gone", "tcp://127.0.0.1:1", broker.name], timeout=30) as reader:
+        assert reader.read() == b"a"
+    with pytest.raises(PipeLostError, match="no broker gone runs on this machine"):
+        Pipe.open("p", "r", broker="gone")
+    with pytest.raises(PipeLostError, match="has no service zpipes"):
+        Pipe.open("p", "r", broker=scale0_broker.in_thread().name)
+    with pytest.raises(ValueError, match="by its name or by an address"):
+        Pipe.open("p", "r", broker="no/where")

@@ -188,3 +188,15 @@ def test_links_are_closed_and_a_lease_has_none(here):
             assert list((await first.info())["groups"]) == ["g"]
 
     asyncio.run(main())
+
+
+def test_a_pipe_is_found_by_the_name_of_its_broker_or_at_the_first_of_several_that_is_there(scale0_broker):
+    name = scale0_broker.in_thread(["zpipes"]).name
+
+    async def main():
+        async with Pipe.open("p", "w", broker=name) as writer:
+            await writer.write(b"a")
+        async with Pipe.open("p", "r", broker=["gone", name], timeout=30) as reader:
+            assert await reader.read() == b"a"
+
+    asyncio.run(main())

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import attrs
 
-from scale0_core.client.kit.route import BETWEEN, address_of, target
 from scale0_spark.zpipes.errors import OptionError
+from scale0_spark.zpipes.wire import pipes_at
 
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 """What Spark hands on though it is meant for itself."""
@@ -24,7 +24,7 @@ class Options:
     """Where the pipes are, and how they are read and written."""
 
     broker: str
-    """Where the pipes are: what `scale0_core.client.kit.route.resolve` takes."""
+    """Where the pipes are, as `pipes_at` says it."""
     pipes: tuple[str, ...]
     group: str = DEFAULT_GROUP
     payload: Literal["chunks", "events"] = "chunks"
@@ -81,10 +81,9 @@ def _broker(name: str, text: str) -> str:
     if wrong := [each for each in brokers if "://" in each and not each.startswith(("tcp://", "ipc://"))]:
         raise OptionError(f"the option {name} is {wrong[0]!r}", "an address begins with tcp:// or ipc://")
     try:
-        choices = target(brokers, "zpipes", "pipes").split(BETWEEN)
+        return pipes_at(brokers)
     except ValueError as error:
         raise OptionError(f"the option {name} is {text!r}", str(error)) from None
-    return BETWEEN.join(map(address_of, choices))
 
 
 def _name(name: str, text: str) -> str:

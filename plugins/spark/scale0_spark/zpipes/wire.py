@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import zmq
 
 from scale0_core.api import records
-from scale0_core.client.kit.route import resolve
+from scale0_core.client.kit.route import BETWEEN, address_of, resolve, target
 from scale0_core.client.link import RECONNECTING, client_socket
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
 from scale0_spark.zpipes.payloads import columns_in
@@ -63,6 +63,11 @@ class PipeState:
             return cls(float(row["made"]), *numbers, durable=bool(row["durable"]), groups=groups, max_chunk=most)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise AnswerError(f"the broker's account of pipe {pipe} is malformed", repr(error)) from None
+
+
+def pipes_at(brokers: Sequence[str]) -> str:
+    """Return where the pipes of these brokers are: addresses, and targets for names that are not there yet."""
+    return BETWEEN.join(map(address_of, target(brokers, "zpipes", "pipes").split(BETWEEN)))
 
 
 class Pipes:

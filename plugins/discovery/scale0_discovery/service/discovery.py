@@ -41,9 +41,9 @@ from scale0_core.api import (
     Send,
     SocketKind,
 )
-from scale0_discovery import requests as read
-from scale0_discovery.advice import LARGEST, AdviceBoard, read_advice
-from scale0_discovery.requests import MOST_ROWS, ROWS, Options, RefusedError
+from scale0_discovery.service import requests as read
+from scale0_discovery.service.advice import LARGEST, AdviceBoard, read_advice
+from scale0_discovery.service.requests import MOST_ROWS, ROWS, Options, RefusedError
 from scale0_discovery.settings import DiscoverySettings
 
 BOOKMARK, ADVICE = b"bookmark/", b"advice/"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from scale0_core.api import Frames
-from scale0_discovery.versions import RangeError, VersionRange
+from scale0_discovery.service.versions import RangeError, VersionRange
 
 MOST_ROWS = 10_000
 ROWS = 1000

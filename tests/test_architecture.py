@@ -2,7 +2,7 @@
 
 1. I/O is where the folder says so.            5. Transition tables draw the diagrams in the docs.
 2. Plugins import the api and nothing else.    6. Modules and functions stay readable.
-3. No plugin imports another.                  7. Nothing from a peer is run, looked up or unpickled.
+3. No plugin imports another; their shape.     7. Nothing from a peer is run, looked up or unpickled.
 4. Hooks and settings are documented:
    test_hooks.py, config/test_settings.py.
 
@@ -203,9 +203,14 @@ def foreign(path: Path, allowed: set[str]) -> list[str]:
 
 
 def test_plugins_import_the_api_alone():
+    outside = [
+        path for plugin in PLUGINS for name in ("client", *PROGRAMS.get(plugin.name, ())) for path in part(plugin, name)
+    ]
     found = []
     for path in PLUGIN_SOURCES:
-        found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else ANY_CODE)
+        # what runs outside a broker may use the client layer's parts without I/O in modules without I/O
+        pure = ANY_CODE | {"scale0_core.client.kit"} if path in outside else ANY_CODE
+        found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else pure)
     assert found == []
 
 
@@ -214,11 +219,100 @@ def test_tests_of_plugins_import_the_api_and_the_testing_kit():
 
 
 def test_no_plugin_imports_another():
+    """Commands, programs and observers may use another plugin's client, if their pyproject.toml says so."""
     found = []
     for plugin in PLUGINS:
         others = {package(other).name for other in PLUGINS if other != plugin}
-        found += breaches(sources(package(plugin), plugin / "tests"), others)
+        halves = [path for half in ("service", "client") for path in part(plugin, half)]
+        rest = [path for path in sources(package(plugin), plugin / "tests") if path not in halves]
+        found += breaches(halves, others)
+        clients = {f"scale0_{needed}.client" for needed in needs(plugin)}
+        found += [line for line in breaches(rest, others) if not is_in(line.rpartition(" ")[2], clients)]
     assert found == []
+
+
+# the shape of a plugin
+
+FACE = {"__init__.py", "py.typed", "plugin.py", "settings.py", "command.py", "format.py", "aio.py"}
+"""Hooks, settings, commands and formats; ``aio.py`` is the public name of the client for asyncio."""
+
+HALVES = {"service", "service.py", "client"}
+
+SHARED = {
+    "zpipes": {"batches.py"},
+    "majordomo": {"dialects.py"},
+    "musicquest": {"wire.py", "songs.py", "names.py", "download.py"},
+    "telemetry": {"schema.py", "segments.py"},
+}
+"""What both halves of a plugin use, such as a codec."""
+
+OBSERVERS = {"telemetry": {"observer"}}
+"""What runs in the broker's process on a thread of its own, and is no service."""
+
+PROGRAMS = {
+    "musicquest": {"player", "web", "tunes.py"},
+    "telemetry": {"generator"},
+    "spark": {path.name for path in (ROOT / "plugins" / "spark" / "scale0_spark").iterdir()} - FACE - NOT_SOURCE,
+}
+"""Parts of a command."""
+
+ZMQ_IN_CLIENTS = {
+    "scale0_majordomo.client.link",
+    "scale0_musicquest.client.link",
+    "scale0_musicquest.client.transfer",
+    "scale0_zpipes.client.link",
+}
+"""Clients that are not on the kit yet. This list only becomes shorter."""
+
+
+def part(plugin: Path, name: str) -> list[Path]:
+    """List the modules of one name at the root of a package, such as all of ``service/``, or ``service.py``."""
+    root, stem = package(plugin), name.removesuffix(".py")
+    return [path for path in sources(root) if path.relative_to(root).parts[0] in (stem, f"{stem}.py")]
+
+
+def needs(plugin: Path) -> set[str]:
+    """Give the names of the plugins that a plugin's distribution depends on."""
+    names = (re.match(r"scale0-([\w-]+)", line) for line in project(plugin)["dependencies"])
+    return {name[1].replace("-", "_") for name in names if name} - {"core"}
+
+
+def roles(plugin: Path) -> set[str]:
+    """Give the folders of a distribution of several plugins, with the face of each."""
+    return {path.parent.name for path in package(plugin).glob("*/plugin.py")}
+
+
+def root_names(plugin: Path) -> set[str]:
+    return {path.name for path in package(plugin).iterdir()} - NOT_SOURCE
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_nothing_but_the_shape_stands_at_the_root_of_a_plugin(plugin: Path):
+    more = [table.get(plugin.name, set()) for table in (SHARED, OBSERVERS, PROGRAMS)]
+    assert root_names(plugin) - FACE - HALVES - roles(plugin) - set().union(*more) == set()
+    assert set().union(*more) <= root_names(plugin), "a name that is no longer there is taken off the list"
+    for role in roles(plugin):
+        assert {path.name for path in (package(plugin) / role).iterdir()} - NOT_SOURCE <= FACE
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_the_halves_of_a_plugin_know_nothing_of_each_other(plugin: Path):
+    own = package(plugin).name
+    tables = (OBSERVERS, PROGRAMS)
+    around = {f"{own}.{name.removesuffix('.py')}" for table in tables for name in table.get(plugin.name, set())}
+    around |= {f"{own}.command", f"{own}.plugin", *(f"{own}.{role}.plugin" for role in roles(plugin))}
+    client = {f"{own}.client", f"{own}.aio", "scale0_core.client", "scale0_core.cli"}
+    service = {f"{own}.service"}
+    assert breaches(part(plugin, "service"), around | client) == []
+    assert breaches(part(plugin, "client"), around | service) == []
+    shared = [path for name in SHARED.get(plugin.name, ()) for path in part(plugin, name)]
+    assert breaches(shared, around | client | service) == []
+
+
+def test_clients_of_plugins_leave_sockets_to_the_kit():
+    clients = [path for plugin in PLUGINS for path in part(plugin, "client")]
+    assert len(clients) > 10
+    assert {name_of(path) for path in clients if breaches([path], {"zmq"})} == ZMQ_IN_CLIENTS
 
 
 OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.link"}
@@ -494,8 +588,8 @@ def test_a_plugin_has_one_stem_in_four_places(plugin: Path):
         return
     # the name of the entry point is the name in broker.plugins and the name of the table, [plugin.echo]; a distribution
     # of several plugins has a folder for each
-    roles = sorted(path.parent.name for path in package(plugin).glob("*/plugin.py"))
-    wanted = {f"{stem}-{role}": f"scale0_{stem}.{role}.plugin" for role in roles} or {stem: f"scale0_{stem}.plugin"}
+    names = sorted(roles(plugin))
+    wanted = {f"{stem}-{role}": f"scale0_{stem}.{role}.plugin" for role in names} or {stem: f"scale0_{stem}.plugin"}
     named = about["entry-points"]["scale0.plugins"]
     assert wanted == {name: value.partition(":")[0] for name, value in named.items()}
     assert [value for value in named.values() if not re.fullmatch(r"[\w.]+:\w+Plugin", value)] == []

@@ -17,7 +17,7 @@ from scale0_core.cli import kit
 if TYPE_CHECKING:
     import zmq
 
-    from scale0_discovery.watching import Watch
+    from scale0_discovery.client.watching import Watch
 
 FIX = "start a broker with the plugin discovery: scale0 broker; or choose one: --broker NAME|ADDRESS"
 COLUMNS = {
@@ -119,7 +119,7 @@ def watch(
     timeout: float,
 ) -> None:  # fmt: skip
     """Write a line for everybody who offers SERVICE, or any, and one for each change from then on. Ends by Ctrl-C."""
-    from scale0_discovery.watching import RefusedError, Watch
+    from scale0_discovery.client.watching import RefusedError, Watch
 
     following = Watch(service, revision=since)
     place = _requests(broker)

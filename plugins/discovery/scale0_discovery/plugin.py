@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_discovery.service import DiscoveryService
+from scale0_discovery.service.discovery import DiscoveryService
 from scale0_discovery.settings import DiscoverySettings
 
 

@@ -12,8 +12,8 @@ import zmq
 
 from scale0_core.api import API_VERSION, Endpoint, PluginInfo, SocketKind, hookimpl
 from scale0_core.client import Client
+from scale0_discovery.client.watching import Watch
 from scale0_discovery.plugin import DiscoveryPlugin
-from scale0_discovery.watching import Watch
 
 SETTINGS = {
     "network": {"default_heartbeat_interval": 200},

@@ -9,8 +9,8 @@ import pytest
 
 from scale0_core.api import Endpoint, SocketKind
 from scale0_core.testing import SimNetwork, Weather
-from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
+from scale0_musicquest.service.broker.service import MusicBroker
 
 LEASE = 3.0
 SLOTS = 2

@@ -9,8 +9,8 @@ import pytest
 from scale0_core.api import BrokerContext, SocketKind
 from scale0_core.testing import Script, check_service
 from scale0_musicquest.broker.plugin import MusicBrokerPlugin
-from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
+from scale0_musicquest.service.broker.service import MusicBroker
 
 PEERS = pytest.mark.parametrize("head", [(), ("",)], ids=["DEALER", "REQ"])
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.api import records
-from scale0_musicquest.broker.report import Report, endpoint_in, identity
-from scale0_musicquest.broker.table import OVERDUE, Entry, Table, TableFullError, merged, rows
+from scale0_musicquest.service.broker.report import Report, endpoint_in, identity
+from scale0_musicquest.service.broker.table import OVERDUE, Entry, Table, TableFullError, merged, rows
 
 LEASE = 10.0
 IDS = list("abcdefgh")

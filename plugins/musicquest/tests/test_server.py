@@ -8,9 +8,9 @@ import pytest
 
 from scale0_core.testing import check_service
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import read_searches
-from scale0_musicquest.server.searches import Search
 from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.batches import read_searches
+from scale0_musicquest.service.server.searches import Search
 from scale0_musicquest.songs import UNTOLD_SHA256, Hit, Query, Song
 
 from .server_world import Talk, holders, make_server, sha256

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import records
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import (
+from scale0_musicquest.service.server.batches import (
     found_item,
     pack_found,
     pack_searches,
@@ -19,7 +19,7 @@ from scale0_musicquest.server.batches import (
     read_searches,
     search_item,
 )
-from scale0_musicquest.server.neighbours import Introduction, read_addresses
+from scale0_musicquest.service.server.neighbours import Introduction, read_addresses
 from scale0_musicquest.songs import Hit, Holder, Query, Song
 
 JSON = st.recursive(

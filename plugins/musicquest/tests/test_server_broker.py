@@ -16,8 +16,8 @@ import zmq
 from scale0_core.api import BrokerContext
 from scale0_musicquest import wire
 from scale0_musicquest.server.plugin import MusicServerPlugin
-from scale0_musicquest.server.service import MOST_REPORTS
 from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.service import MOST_REPORTS
 
 PATIENCE = 60.0
 ANY_PORT = ["tcp://127.0.0.1:*"]

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.api import files
-from scale0_musicquest import replicas as replicas_module
-from scale0_musicquest.files import DamagedError, NoRoomError, ShelfError, SongMissingError
-from scale0_musicquest.shelf import REPLICAS, Shelf
+from scale0_musicquest.service.server import replicas as replicas_module
+from scale0_musicquest.service.server.files import DamagedError, NoRoomError, ShelfError, SongMissingError
+from scale0_musicquest.service.server.shelf import REPLICAS, Shelf
 from scale0_musicquest.songs import Song
 
 CHUNK = 250_000

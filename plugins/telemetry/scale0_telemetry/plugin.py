@@ -8,7 +8,7 @@ from scale0_core.api import BatchReport, BrokerContext, PluginInfo, RunningBroke
 from scale0_telemetry.settings import TelemetrySettings
 
 if TYPE_CHECKING:
-    from scale0_telemetry.sink import Sink
+    from scale0_telemetry.observer.sink import Sink
 
 
 class TelemetryPlugin:
@@ -38,7 +38,7 @@ class TelemetryPlugin:
     @hookimpl
     def scale0_started(self, broker: RunningBroker) -> None:
         """Start the thread that stores events."""
-        from scale0_telemetry.sink import Sink  # pyarrow is large, and most brokers run without
+        from scale0_telemetry.observer.sink import Sink  # pyarrow is large, and most brokers run without
 
         assert self._context is not None
         self._sink = Sink(self._settings, self._context, broker)

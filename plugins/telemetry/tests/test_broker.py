@@ -17,10 +17,10 @@ import zmq
 
 from scale0_core.api import BatchReport, BrokerContext, Packing, RunningBroker, events
 from scale0_core.client import Client, Worker
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import Publisher
+from scale0_telemetry.observer.sink import Sink
 from scale0_telemetry.settings import TelemetrySettings
-from scale0_telemetry.sink import Sink
 
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 

@@ -13,8 +13,8 @@ import zmq
 
 from scale0_core.api import MIB, events
 from scale0_core.testing import KilledBroker, SlowDisk, killed_program
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import Publisher
 
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
@@ -24,7 +24,7 @@ import datetime, sys
 from pathlib import Path
 from scale0_core.api import events
 from scale0_telemetry import segments as module
-from scale0_telemetry.columns import Columns
+from scale0_telemetry.observer.columns import Columns
 {plant}
 folder, epoch = Path(sys.argv[1]), int(sys.argv[2])
 task = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)

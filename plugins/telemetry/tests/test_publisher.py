@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, events
 from scale0_core.testing import BrokerStarter
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
@@ -77,7 +77,7 @@ class Peer:
     def cut_off(self, monkeypatch):
         """Have the publisher think that nobody answers."""
         with monkeypatch.context() as patch:
-            patch.setattr("scale0_telemetry.publisher.SILENCE", 0.0)
+            patch.setattr("scale0_telemetry.observer.publisher.SILENCE", 0.0)
             self.publisher.step(0.0)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from scale0_core.api import EventKind, events, files
 from scale0_telemetry import segments as module
-from scale0_telemetry.columns import Columns
+from scale0_telemetry.observer.columns import Columns
 from scale0_telemetry.schema import FILE_SCHEMA
 from scale0_telemetry.segments import Limits, Segments, over_quota, remove, segments_in
 

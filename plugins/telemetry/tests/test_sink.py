@@ -11,9 +11,9 @@ import pytest
 
 from scale0_core.api import BatchReport, BrokerContext, EventKind, Packing, RunningBroker, events
 from scale0_core.api import packing as forms
-from scale0_telemetry.load import Gauge, memory_bytes
+from scale0_telemetry.observer.load import Gauge, memory_bytes
+from scale0_telemetry.observer.sink import Sink
 from scale0_telemetry.settings import TelemetrySettings
-from scale0_telemetry.sink import Sink
 
 RECORD = forms.RECORD
 

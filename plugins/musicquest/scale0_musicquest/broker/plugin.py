@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scale0_core.api import BrokerContext, PluginInfo, Service, hookimpl
-from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
+from scale0_musicquest.service.broker.service import MusicBroker
 
 
 class MusicBrokerPlugin:

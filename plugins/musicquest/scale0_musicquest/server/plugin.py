@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 
 from scale0_core.api import BrokerContext, PluginInfo, RunningBroker, Service, hookimpl
-from scale0_musicquest.server.service import NAME, MusicServer
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.server.service import NAME, MusicServer
+from scale0_musicquest.service.server.shelf import Shelf
 
 LONGEST_NAME = 40
 

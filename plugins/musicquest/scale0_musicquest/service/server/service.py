@@ -26,21 +26,26 @@ from scale0_core.api import (
     records,
 )
 from scale0_musicquest import wire
-from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
-from scale0_musicquest.server.batches import fitting, is_uuid, read_found, read_searches
-from scale0_musicquest.server.cache import Cache, Popularity
-from scale0_musicquest.server.links import BROKER, Links, describe
-from scale0_musicquest.server.neighbours import CHILDREN, FATHER, Neighbour
-from scale0_musicquest.server.replication import SOCKET as HOLDERS
-from scale0_musicquest.server.replication import Demand, Pulls, Replica
-from scale0_musicquest.server.searches import Search, Searches
 from scale0_musicquest.server.settings import MAX_CHUNK, MusicServerSettings
-from scale0_musicquest.server.uploads import SOCKET as CLIENTS
-from scale0_musicquest.server.uploads import Client, Downloaded, Source, Uploads
-from scale0_musicquest.server.watching import Watch
-from scale0_musicquest.shelf import Shelf
-from scale0_musicquest.songs import Holder, Query, Song, endpoint_of
+from scale0_musicquest.service.server.batches import fitting, is_uuid, read_found, read_searches
+from scale0_musicquest.service.server.cache import Cache, Popularity
+from scale0_musicquest.service.server.library import Library
+from scale0_musicquest.service.server.links import BROKER, Links, describe
+from scale0_musicquest.service.server.neighbours import CHILDREN, FATHER, Neighbour
+from scale0_musicquest.service.server.replication import SOCKET as HOLDERS
+from scale0_musicquest.service.server.replication import Demand, Pulls, Replica
+from scale0_musicquest.service.server.searches import Search, Searches
+from scale0_musicquest.service.server.shelf import Shelf
+from scale0_musicquest.service.server.uploads import SOCKET as CLIENTS
+from scale0_musicquest.service.server.uploads import Client, Downloaded, Source, Uploads
+from scale0_musicquest.service.server.watching import Watch
+from scale0_musicquest.songs import (
+    Holder,
+    Query,
+    Song,
+    endpoint_of,
+)
 
 LOG = get_logger("plugin.musicquest-server")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scale0_core.api import Effect, Job, JobResult, get_logger
-from scale0_musicquest.shelf import Scan, Shelf
+from scale0_musicquest.service.server.shelf import Scan, Shelf
 from scale0_musicquest.songs import Song
 
 LOG = get_logger("plugin.musicquest-server")

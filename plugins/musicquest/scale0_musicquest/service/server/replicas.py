@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from scale0_core.api import files
-from scale0_musicquest.files import (
+from scale0_musicquest.service.server.files import (
     DamagedError,
     NoRoomError,
     ShelfError,

@@ -15,9 +15,9 @@ import attrs
 from scale0_core.api import Connect, Disconnect, Effect, Frames, Job, JobResult, get_logger, records
 from scale0_musicquest import wire
 from scale0_musicquest.download import Download, Request
-from scale0_musicquest.library import Library
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.server.library import Library
+from scale0_musicquest.service.server.shelf import Shelf
 from scale0_musicquest.songs import Song
 
 LOG = get_logger("plugin.musicquest-server")

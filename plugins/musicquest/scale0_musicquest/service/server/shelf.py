@@ -19,8 +19,8 @@ from pathlib import Path
 import attrs
 
 from scale0_core.api import MIB, printable
-from scale0_musicquest import remembered
-from scale0_musicquest.files import (
+from scale0_musicquest.service.server import remembered
+from scale0_musicquest.service.server.files import (
     PIECE,
     SUFFIXES,
     Mark,
@@ -31,10 +31,10 @@ from scale0_musicquest.files import (
     read_at,
     song_fault,
 )
-from scale0_musicquest.remembered import Known
-from scale0_musicquest.replicas import Replicas
+from scale0_musicquest.service.server.remembered import Known
+from scale0_musicquest.service.server.replicas import Replicas
+from scale0_musicquest.service.server.tags import read_tags
 from scale0_musicquest.songs import MAX_SIZE, Song
-from scale0_musicquest.tags import read_tags
 
 REPLICAS = ".replicas"
 MOST_READ = MIB

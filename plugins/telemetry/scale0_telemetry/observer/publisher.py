@@ -21,7 +21,7 @@ import zmq
 from scale0_core.api import MIB, Scale0Error, get_logger, printable, records
 from scale0_core.client.kit.route import Broker, resolve, target
 from scale0_core.client.link import Link
-from scale0_telemetry.columns import Batch
+from scale0_telemetry.observer.columns import Batch
 from scale0_telemetry.schema import SCHEMA
 
 LOG = get_logger("plugin.telemetry")

@@ -43,9 +43,9 @@ from scale0_core.api import (
     records,
     split_envelope,
 )
-from scale0_discovery import requests as read
-from scale0_discovery.advice import LARGEST, AdviceBoard, read_advice
-from scale0_discovery.requests import MOST_ROWS, ROWS, SMALL, Options, RefusedError
+from scale0_discovery.service import requests as read
+from scale0_discovery.service.advice import LARGEST, AdviceBoard, read_advice
+from scale0_discovery.service.requests import MOST_ROWS, ROWS, SMALL, Options, RefusedError
 from scale0_discovery.settings import DiscoverySettings
 
 BOOKMARK, ADVICE = b"bookmark/", b"advice/"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scale0_core.api import files, records
-from scale0_musicquest.files import Mark
+from scale0_musicquest.service.server.files import Mark
 from scale0_musicquest.songs import Song
 
 _TITLE = {"scale0-musicquest": "songs", "version": 1}

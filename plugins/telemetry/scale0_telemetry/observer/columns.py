@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from scale0_core.api import Event, EventKind, PackedEvents, events, packing, printable
-from scale0_telemetry.packed import LAST_US, Records, joined, numbered_texts
+from scale0_telemetry.observer.packed import LAST_US, Records, joined, numbered_texts
 from scale0_telemetry.schema import ROWS_SCHEMA, TIMESTAMP
 
 Told = Sequence[tuple[str, Sequence[Event]]]

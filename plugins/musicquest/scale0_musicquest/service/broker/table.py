@@ -27,8 +27,8 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from scale0_core.api import Deadlines
-from scale0_musicquest.broker.report import Report
-from scale0_musicquest.broker.tree import Tree
+from scale0_musicquest.service.broker.report import Report
+from scale0_musicquest.service.broker.tree import Tree
 
 OVERDUE = 0.4
 """The part of a lease after which a server has missed a report; the next of those who lost it ends its lease."""

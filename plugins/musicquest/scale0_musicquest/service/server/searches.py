@@ -13,8 +13,8 @@ import attrs
 
 from scale0_core.api import Deadlines, Effect, Send
 from scale0_musicquest import wire
-from scale0_musicquest.library import Library, order_of
-from scale0_musicquest.server.batches import (
+from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.batches import (
     MAX_HOPS,
     AskedSearch,
     FoundSongs,
@@ -23,9 +23,9 @@ from scale0_musicquest.server.batches import (
     is_uuid,
     search_item,
 )
-from scale0_musicquest.server.cache import Cache, Popularity
-from scale0_musicquest.server.neighbours import Neighbour
-from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.cache import Cache, Popularity
+from scale0_musicquest.service.server.library import Library, order_of
+from scale0_musicquest.service.server.neighbours import Neighbour
 from scale0_musicquest.songs import MAX_HOLDERS, UNTOLD_SHA256, Hit, Holder, Query, Song
 
 SOCKET = "clients"

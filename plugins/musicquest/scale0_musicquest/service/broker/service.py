@@ -30,9 +30,9 @@ from typing import Any
 
 from scale0_core.api import Effect, Endpoint, Frames, SocketKind, get_logger, records
 from scale0_musicquest import wire
-from scale0_musicquest.broker.report import Report, endpoint_in, identity
 from scale0_musicquest.broker.settings import MusicBrokerSettings
-from scale0_musicquest.broker.table import Placing, Table, TableFullError, rows
+from scale0_musicquest.service.broker.report import Report, endpoint_in, identity
+from scale0_musicquest.service.broker.table import Placing, Table, TableFullError, rows
 
 LOG = get_logger("plugin.musicquest")
 

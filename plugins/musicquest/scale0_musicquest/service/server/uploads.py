@@ -20,11 +20,11 @@ import attrs
 
 from scale0_core.api import Effect, Frames, Job, JobResult, get_logger, records
 from scale0_musicquest import wire
-from scale0_musicquest.files import SongMissingError
-from scale0_musicquest.library import Library
 from scale0_musicquest.names import read_name
 from scale0_musicquest.server.settings import MAX_CHUNK, MusicServerSettings
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.server.files import SongMissingError
+from scale0_musicquest.service.server.library import Library
+from scale0_musicquest.service.server.shelf import Shelf
 from scale0_musicquest.songs import Song
 
 LOG = get_logger("plugin.musicquest-server")

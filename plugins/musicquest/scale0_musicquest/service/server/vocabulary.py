@@ -10,7 +10,7 @@ from collections import Counter
 from difflib import SequenceMatcher
 from itertools import islice
 
-from scale0_musicquest.ordered import Ordered
+from scale0_musicquest.service.server.ordered import Ordered
 
 MOST_WORDS = 500
 """Words looked at for a part that very many contain, such as ``a``."""

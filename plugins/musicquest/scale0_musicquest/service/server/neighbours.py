@@ -10,7 +10,7 @@ import attrs
 
 from scale0_core.api import Send, records
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import pack_found, pack_searches
+from scale0_musicquest.service.server.batches import pack_found, pack_searches
 from scale0_musicquest.songs import MAX_TEXT, endpoint_of
 
 FATHER, CHILDREN = "father", "children"

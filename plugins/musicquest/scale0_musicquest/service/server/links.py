@@ -16,7 +16,8 @@ import attrs
 
 from scale0_core.api import Connect, Disconnect, Effect, Frames, get_logger, printable, records
 from scale0_musicquest import wire
-from scale0_musicquest.server.neighbours import (
+from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.neighbours import (
     CHILDREN,
     FATHER,
     Introduction,
@@ -25,7 +26,6 @@ from scale0_musicquest.server.neighbours import (
     path_of,
     read_addresses,
 )
-from scale0_musicquest.server.settings import MusicServerSettings
 from scale0_musicquest.songs import endpoint_of
 
 LOG = get_logger("plugin.musicquest-server")

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from scale0_core.api import KIB, records
-from scale0_discovery.requests import Options, RefusedError
+from scale0_discovery.service.requests import Options, RefusedError
 
 LARGEST = 512 * KIB
 """Bytes of one advice; all of it is read in one turn of the broker's loop."""

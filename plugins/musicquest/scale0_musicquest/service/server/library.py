@@ -13,10 +13,10 @@ from sys import intern
 
 import attrs
 
-from scale0_musicquest.ordered import Ordered
+from scale0_musicquest.service.server.ordered import Ordered
+from scale0_musicquest.service.server.vocabulary import MOST_WORDS, Vocabulary
+from scale0_musicquest.service.server.words import words_of
 from scale0_musicquest.songs import UNTOLD_SHA256, Query, Song
-from scale0_musicquest.vocabulary import MOST_WORDS, Vocabulary
-from scale0_musicquest.words import words_of
 
 MOST_ASKED = 32
 """Words of a search that count; a song with so many of them is the right one."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scale0_core.api import BatchReport, BrokerContext, Event, PackedEvents, RunningBroker, events, get_logger
-from scale0_telemetry.columns import Columns, Told, Turn
-from scale0_telemetry.load import Gauge, lost_events
-from scale0_telemetry.publisher import GOODBYE, Publisher
+from scale0_telemetry.observer.columns import Columns, Told, Turn
+from scale0_telemetry.observer.load import Gauge, lost_events
+from scale0_telemetry.observer.publisher import GOODBYE, Publisher
 from scale0_telemetry.segments import Limits, Segments
 from scale0_telemetry.settings import TelemetrySettings
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scale0_core.api import KIB, Frames, records
-from scale0_discovery.versions import RangeError, VersionRange
+from scale0_discovery.service.versions import RangeError, VersionRange
 
 SMALL = 64 * KIB
 """Bytes of a request, unless it is ADVISE."""

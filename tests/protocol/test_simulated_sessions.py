@@ -13,10 +13,10 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.calls import Call, check_call
-from scale0_core.client.frontend import Frontend
+from scale0_core.client.frontend import ClientSession, check_call
+from scale0_core.client.kit.calls import Call
 from scale0_core.client.kit.route import Place, Route
-from scale0_core.client.session import Session, WorkerState
+from scale0_core.client.session import WorkerSession, WorkerState
 from scale0_core.config.network import GroupBroker, GroupConfig
 from scale0_core.network.service import NetworkSockets
 from scale0_core.testing import SimNetwork, SimSession
@@ -68,7 +68,7 @@ class SimClient(SimSession):
     """Calls services now and then until a time."""
 
     def __init__(self, node, place, history, until):
-        super().__init__(node, Frontend(Route(place), identity=f"{node.name}-{node.starts}", random=node.random))
+        super().__init__(node, ClientSession(Route(place), identity=f"{node.name}-{node.starts}", random=node.random))
         self.history, self.until, self.count = history, until, 0
         self.at(node.now + node.random.random(), self.next_call)
 
@@ -94,7 +94,7 @@ class SimWorker(SimSession):
     """Serves; a task takes from no time to longer than anybody waits, and some answers come in parts."""
 
     def __init__(self, node, place, history, services, window):
-        session = Session(
+        session = WorkerSession(
             Route(place), identity=node.name, begin=self.begin, wall_time=lambda: WALL + node.now, window=window,
             interval=0.5, random=node.random,
         )  # fmt: skip

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from scale0_core.testing.broker import BrokerStarter
+    from scale0_core.testing.flavours import Flavour
 
 
 def pytest_configure() -> None:
@@ -33,3 +35,12 @@ def scale0_broker() -> Iterator[BrokerStarter]:
 
     with BrokerStarter() as starter:
         yield starter
+
+
+@pytest.fixture(params=["sync", "aio"])
+def flavour(request: pytest.FixtureRequest) -> Iterator[Flavour]:
+    """Run a test twice: with clients for threads, and with those for asyncio; ``flavour.make`` makes them."""
+    from scale0_core.testing.flavours import Flavour
+
+    with ExitStack() as stack:
+        yield Flavour(request.param, stack)

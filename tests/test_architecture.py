@@ -111,9 +111,9 @@ DOES_IO = {
 }  # fmt: skip
 """Sockets, threads, processes, clocks, and all else that gives another answer the next time, such as chance."""
 
-NO_IO = {"random.Random", "datetime.timedelta"}
+NO_IO = {"random.Random", "datetime.timedelta", "concurrent.futures.InvalidStateError"}
 """A generator gives the same numbers for the same seed; that it gets one is looked at below. A length of time is no
-clock."""
+clock, and an error no thread."""
 
 IO_EXCEPTIONS = {
     "scale0_discovery.plugin imports secrets": "a mark of this start, drawn once; the service is handed it",
@@ -132,7 +132,10 @@ UNSEEDED = {
 """Functions outside io/ that may make a generator without a seed, and why."""
 
 IO_FOLDERS = (CORE / "io", CORE / "client", CORE / "cli")
-PURE_CLIENT = [CORE / "client" / name for name in ("calls.py", "frontend.py", "session.py", "errors.py")]
+PURE_CLIENT = [
+    CORE / "client" / f"{name}.py"
+    for name in ("frontend", "session", "errors", "kit/calls", "kit/errors", "kit/flows", "kit/sessions")
+]
 MARK = re.compile(r"^# does I/O: \S", re.MULTILINE)
 
 
@@ -193,6 +196,8 @@ def test_services_and_settings_of_plugins_never_do_io():
 
 ANY_CODE = {"scale0_core.api"}
 APPLICATIONS = {"scale0_core.client", "scale0_core.cli.kit"}
+PURE_KIT = {f"scale0_core.client.kit.{name}" for name in ("calls", "errors", "flows", "sessions")}
+"""What sessions, codecs and flows of plugins' clients stand on."""
 IN_TESTS = {"scale0_core.testing"}
 
 
@@ -209,7 +214,7 @@ def test_plugins_import_the_api_alone():
     found = []
     for path in PLUGIN_SOURCES:
         # what runs outside a broker may use the client layer's parts without I/O in modules without I/O
-        pure = ANY_CODE | {"scale0_core.client.kit"} if path in outside else ANY_CODE
+        pure = ANY_CODE | PURE_KIT if path in outside else ANY_CODE
         found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else pure)
     assert found == []
 
@@ -315,7 +320,7 @@ def test_clients_of_plugins_leave_sockets_to_the_kit():
     assert {name_of(path) for path in clients if breaches([path], {"zmq"})} == ZMQ_IN_CLIENTS
 
 
-OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.link"}
+OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.kit.link"}
 OPENING = re.compile(r"[cC]ontext(?:\(\)|\.instance\(\))?\.socket\(")
 DANGEROUS = re.compile(
     r"zmq\.(IMMEDIATE|ROUTER_HANDOVER)|\.(immediate|router_handover)\b|['\"](IMMEDIATE|ROUTER_HANDOVER)['\"]: *\d"

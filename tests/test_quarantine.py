@@ -14,8 +14,7 @@ import pytest
 import zmq
 
 from scale0_core.api import API_VERSION, BrokerContext, Endpoint, PluginInfo, hookimpl
-from scale0_core.client import Client
-from scale0_core.client.errors import CallError
+from scale0_core.client import CallError, Client
 from scale0_core.errors import ServiceFaultError
 from scale0_core.network.service import BrokerService
 from scale0_core.testing import manage

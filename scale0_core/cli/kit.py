@@ -278,27 +278,23 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
     :param timeout: seconds to connect.
     :param remedy: what to do when nobody is there.
     """
-    import zmq
-
+    from scale0_core.client.kit.link import Link
+    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import resolve
-    from scale0_core.client.link import RECONNECTING, Link
-    from scale0_core.client.listening import why_nobody_listens
+    from scale0_core.client.kit.sessions import Limits
 
     what, nothing = f"nobody is at {address}", "nothing was sent"
     if reason := why_nobody_listens(address):
         raise NotReachedError(what, f"connecting: {reason}", nothing, remedy)
-    with zmq.Context() as context:
-        try:
-            link = Link(context, resolve(address)[0], options={**RECONNECTING, zmq.MAXMSGSIZE: -1})
-        except AddressError as error:
-            raise _no_address(address, error.problem.why) from error
-        try:
-            if not link.wait_until_connected(timeout, patient=True):
-                why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-                raise NotReachedError(what, why, nothing, remedy)
-            yield link.socket
-        finally:
-            link.drop()
+    try:
+        link = Link(resolve(address)[0], Limits(reconnect=True, max_message=-1, linger_ms=0))
+    except AddressError as error:
+        raise _no_address(address, error.problem.why) from error
+    with link:
+        if not link.wait_until_connected(timeout, patient=True):
+            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+            raise NotReachedError(what, why, nothing, remedy)
+        yield link.socket
 
 
 def connect(socket: zmq.Socket[bytes], address: str) -> None:

@@ -75,8 +75,8 @@ def serve(
 
 def _insist_on_broker(broker: str, consequence: str, remedy: str) -> None:
     """Raise NotReachedError if nobody listens at a broker's local address."""
+    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import target
-    from scale0_core.client.listening import why_nobody_listens
 
     if reason := why_nobody_listens(target(broker, "scale0", "frontend")):
         raise kit.NotReachedError(f"no broker {broker}", reason, consequence, remedy)

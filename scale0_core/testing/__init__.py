@@ -11,6 +11,7 @@ from scale0_core.testing.broker import BrokerStarter, ProcessBroker, RealBroker,
 from scale0_core.testing.conformance import ConformanceError, ConformanceReport, check_service
 from scale0_core.testing.contract import StrictHost
 from scale0_core.testing.disabled import check_disabled, manage
+from scale0_core.testing.flavours import Flavour
 from scale0_core.testing.killing import KilledBroker
 from scale0_core.testing.programs import in_forked_child, killed_program
 from scale0_core.testing.script import Script
@@ -28,6 +29,7 @@ __all__ = [
     "ConformanceError",
     "ConformanceReport",
     "DiskCrashed",
+    "Flavour",
     "KilledBroker",
     "NetCounts",
     "ProcessBroker",

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from scale0_core.client.calls import Call, Reply, check_call
-from scale0_core.client.errors import CallError
-from scale0_core.client.frontend import Frontend
+from scale0_core.client.frontend import ClientSession, check_call
+from scale0_core.client.kit.calls import Call, Reply
+from scale0_core.client.kit.errors import CallError
 from scale0_core.client.kit.route import Place, Route
-from scale0_core.client.session import Session, Task, WorkerState
+from scale0_core.client.session import Task, WorkerSession, WorkerState
 from scale0_core.testing.simnode import SimNode
 from scale0_core.testing.simsession import SimSession
 
@@ -54,11 +54,11 @@ class Outcome:
 class SimClient(SimSession):
     """The session of a client of the broker at an address."""
 
-    session: Frontend
+    session: ClientSession
 
     def __init__(self, node: SimNode, broker: str) -> None:
         identity = f"{node.name}-{node.starts}"
-        super().__init__(node, Frontend(Route(Place(broker)), identity=identity, random=node.random))
+        super().__init__(node, ClientSession(Route(Place(broker)), identity=identity, random=node.random))
 
     def call(
         self, service: str, *payload: bytes, timeout: float = 30.0, retry: bool = False,
@@ -74,13 +74,13 @@ class SimClient(SimSession):
 class SimWorker(SimSession):
     """The session of a worker; ``work(worker, task)`` is called with each task, and ends it with ``reply``."""
 
-    session: Session
+    session: WorkerSession
 
     def __init__(
         self, node: SimNode, broker: str, services: Iterable[str], work: Callable[[SimWorker, Task], None], *,
         window: int = 1, interval: float = 2.5,
     ) -> None:  # fmt: skip
-        session = Session(
+        session = WorkerSession(
             Route(Place(broker)), identity=node.name, begin=lambda task: work(self, task), window=window,
             wall_time=lambda: WALL + node.now, interval=interval, random=node.random,
         )  # fmt: skip

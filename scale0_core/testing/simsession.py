@@ -14,7 +14,7 @@ from scale0_core.testing.simnode import SimNode
 from scale0_core.testing.virtual import Action, Agenda
 
 if TYPE_CHECKING:
-    from scale0_core.client.link import Dialog
+    from scale0_core.client.kit.sessions import Session
 
 SOCKET = "broker"
 
@@ -40,7 +40,7 @@ class SimSession:
 
     name = "session"
 
-    def __init__(self, node: SimNode, session: Dialog) -> None:
+    def __init__(self, node: SimNode, session: Session) -> None:
         self.node, self.session = node, session
         self.endpoints = {SOCKET: Endpoint(kind=SocketKind.DEALER, high_water=HIGH_WATER)}
         self.linked = False

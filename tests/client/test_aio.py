@@ -79,7 +79,7 @@ def test_a_cancelled_call_is_forgotten(address: str):
             await worker.wait_ready()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.call("sleep", retry=True), 0.05)
-            assert len(client._frontend.calls) == 0
+            assert len(client._session.calls) == 0
             assert await client.call("sleep") == (b"rested",)
 
     run(main())
@@ -97,7 +97,7 @@ def test_leaving_a_map_lets_go_of_the_rest(address: str):
                     break
             await replies.aclose()
             await asyncio.sleep(0)
-            assert len(client._frontend.calls) == 0
+            assert len(client._session.calls) == 0
 
     run(main())
 

@@ -8,9 +8,9 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.calls import Call
-from scale0_core.client.errors import BrokerLostError, ClosedError
-from scale0_core.client.frontend import Frontend
+from scale0_core.client.frontend import ClientSession
+from scale0_core.client.kit.calls import Call
+from scale0_core.client.kit.errors import BrokerLostError, ClosedError
 from scale0_core.client.kit.route import Place, Route, seen_from, target
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
@@ -47,7 +47,7 @@ class Outcome:
 class Desk:
     def __init__(self, stored: Stored | None = None, **options) -> None:
         self.kept: list[Stored] = []
-        self.frontend = Frontend(
+        self.frontend = ClientSession(
             Route(Place(HERE)), identity="me", stored=stored, random=Random(1), store=self.kept.append, **options
         )
         self.now = 50.0
@@ -295,7 +295,7 @@ def test_closing_takes_leave():
     desk.link()
     outcome = desk.open()
     desk.sent()
-    desk.frontend.close(ClosedError("closed"))
+    desk.frontend.stop(desk.now)
     assert isinstance(outcome.errors[0], ClosedError)
     assert [command for command, _, _ in desk.sent()] == ["DISCONNECT"]
 

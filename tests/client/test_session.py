@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from scale0_core.client.kit.route import Place, Route
-from scale0_core.client.session import OVERTIME, WORKER, Session, Task, WorkerState
+from scale0_core.client.session import OVERTIME, WORKER, Task, WorkerSession, WorkerState
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
 from scale0_core.protocol import messages as wire
@@ -41,7 +41,7 @@ class Desk:
     def __init__(self, stored: Stored | None = None, place: Place = Place(HERE), **options) -> None:  # noqa: B008
         self.kept: list[Stored] = []
         self.tasks: list[Task] = []
-        self.session = Session(
+        self.session = WorkerSession(
             Route(place), identity="me", begin=self.tasks.append, wall_time=lambda: 1e9 + self.now, stored=stored,
             random=Random(1), store=self.kept.append, **{"interval": 1.0, **options},
         )  # fmt: skip

@@ -13,7 +13,7 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.errors import NoBrokerError
+from scale0_core.client.kit.errors import NoBrokerError
 from scale0_core.config.network import GroupBroker, GroupConfig
 from scale0_core.network.sockets import NetworkSockets
 from scale0_core.testing import SimClient, SimNetwork, SimWorker

@@ -245,9 +245,10 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
 def _subscribed(address: str, following: Watch) -> Iterator[zmq.Socket[bytes]]:
     import zmq
 
-    from scale0_core.client.link import client_socket
+    from scale0_core.client.kit.link import client_socket
+    from scale0_core.client.kit.sessions import Limits
 
-    with zmq.Context() as context, client_socket(context, zmq.SUB) as socket:
+    with zmq.Context() as context, client_socket(context, zmq.SUB, Limits(reconnect=True, linger_ms=0)) as socket:
         kit.connect(socket, address)
         for topic in following.topics:
             socket.subscribe(topic)

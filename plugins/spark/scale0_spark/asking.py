@@ -12,7 +12,8 @@ import attrs
 import zmq
 
 from scale0_core.api import Scale0Error
-from scale0_core.client.link import RECONNECTING, Link
+from scale0_core.client.kit.link import Link
+from scale0_core.client.kit.sessions import Limits
 from scale0_spark.plans import HEADER, Answer, read_answer
 
 MOST_OPEN = 64
@@ -47,14 +48,14 @@ class Silence:
 class _Line:
     """One server, and what it is asked."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, now: float) -> None:
+    def __init__(self, endpoint: str, now: float) -> None:
         self.waiting: deque[tuple[int, Question]] = deque()
         self.open: dict[bytes, int] = {}
         self.heard = now
         self.fault = ""
         self.link: Link | None = None
         try:
-            self.link = Link(context, endpoint, options={**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME})
+            self.link = Link(endpoint, Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0))
         except Scale0Error as error:
             self.fault = f"not an address: {error.problem.why}"
 
@@ -107,19 +108,18 @@ def ask_all(questions: Sequence[Question], timeout: float) -> list[Answer | Sile
     answers: dict[int, Answer | Silence] = {}
     endpoints = list(dict.fromkeys(question.endpoint for question in questions))
     end = time.monotonic() + timeout * MOST_SILENCES
-    with zmq.Context() as context:
-        for start in range(0, len(endpoints), MOST_LINES):
-            some = endpoints[start : start + MOST_LINES]
-            lines = {endpoint: _Line(context, endpoint, time.monotonic()) for endpoint in some}
-            for number, question in enumerate(questions):
-                if question.endpoint in lines:
-                    lines[question.endpoint].waiting.append((number, question))
-            try:
-                _talk(list(lines.values()), answers, timeout, end)
-            finally:
-                for line in lines.values():
-                    if line.link is not None:
-                        line.link.drop()
+    for start in range(0, len(endpoints), MOST_LINES):
+        some = endpoints[start : start + MOST_LINES]
+        lines = {endpoint: _Line(endpoint, time.monotonic()) for endpoint in some}
+        for number, question in enumerate(questions):
+            if question.endpoint in lines:
+                lines[question.endpoint].waiting.append((number, question))
+        try:
+            _talk(list(lines.values()), answers, timeout, end)
+        finally:
+            for line in lines.values():
+                if line.link is not None:
+                    line.link.drop()
     return [answers[number] for number in range(len(questions))]
 
 

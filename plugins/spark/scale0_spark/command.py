@@ -517,8 +517,8 @@ def stream(
 
 def _pipes(broker: str | None) -> str:
     """Return the broker of the pipes; an error says at once that nobody is there."""
+    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import target
-    from scale0_core.client.listening import why_nobody_listens
 
     chosen = kit.chosen_broker(broker)
     if not chosen.startswith("tcp://") and (reason := why_nobody_listens(target(chosen, "zpipes", "pipes"))):

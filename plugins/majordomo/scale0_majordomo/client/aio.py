@@ -16,8 +16,9 @@ from functools import partial
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scale0_core.client.aio import LoopDriver
-from scale0_core.client.inbox import Inbox
+from scale0_core.client.kit.engine import Engine
+from scale0_core.client.kit.flows import Inbox
+from scale0_core.client.legacy import LoopDriver
 from scale0_core.client.threads import Pool
 from scale0_majordomo.client.calls import Call, CallOptions, Reply
 from scale0_majordomo.client.errors import CallError, closed_error
@@ -31,13 +32,10 @@ from scale0_majordomo.client.handlers import (
     part_options,
     reply,
 )
-from scale0_majordomo.client.link import Engine
 from scale0_majordomo.client.serving import Request, WorkerState
 from scale0_majordomo.client.setup import (
-    CLIENT_LINGER_MS,
     PARTS_AT_ONCE,
     WINDOW,
-    WORKER_LINGER_MS,
     BaseClient,
     BaseWorker,
     FutureSink,
@@ -248,7 +246,7 @@ class Client(BaseClient):
         if self._closed:
             raise closed_error()
         if self._driver is None:
-            engine = Engine(self._session, CLIENT_LINGER_MS)
+            engine = Engine(self._session)  # type: ignore[arg-type]  # until it stands on the kit
             self._driver = LoopDriver(engine, on_turn=lambda: None, on_failure=self._failed)
         elif self._driver.forked:
             raise forked_error()
@@ -404,7 +402,7 @@ class _Line:
         self.session = worker.session_for(offer, self._begin, self._cancel, worker.changed)
         self._pool = Pool(offer.threads, f"majordomo worker {offer.name}")
         self._tasks: dict[int, asyncio.Task[Answer]] = {}
-        engine = Engine(self.session, WORKER_LINGER_MS)
+        engine = Engine(self.session)  # type: ignore[arg-type]  # until it stands on the kit
         self._driver = LoopDriver(engine, on_turn=lambda: None, on_failure=self._failed)
 
     def drain(self) -> None:

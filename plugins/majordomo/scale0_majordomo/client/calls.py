@@ -14,6 +14,7 @@ from random import Random
 from typing import Protocol, TypedDict
 
 from scale0_core.api import Deadlines, Frames, printable
+from scale0_core.client.kit.sessions import Limits
 from scale0_majordomo.client.errors import (
     UNREACHED,
     BrokerLostError,
@@ -126,6 +127,10 @@ class Call:
 
 class ClientSession:
     """All open calls of one client, and its connection."""
+
+    limits = Limits(max_message=-1, receive_queue=0, send_queue=1000)
+    """How large a message may be is the broker's to say; what comes was asked for here, so there is room; beyond that,
+    messages wait where it is seen that they do."""
 
     def __init__(
         self, address: str, *, random: Random, retries: int = 5, dialect: Dialect = Dialect.OWN,

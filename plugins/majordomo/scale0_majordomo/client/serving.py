@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from scale0_core.api import Frames, printable
+from scale0_core.client.kit.sessions import Limits
 from scale0_majordomo.client.errors import WorkerError
 from scale0_majordomo.client.words import WorkerWords, options_of
 from scale0_majordomo.dialects import Dialect, Word
@@ -76,6 +77,8 @@ class WorkerSession:
     :param cancel: is told of a request that nobody waits for any more; it is to be ended all the same.
     :param changed: is told of changes of ``state``.
     """
+
+    limits = Limits(max_message=-1, receive_queue=0, send_queue=1000, linger_ms=1000)
 
     def __init__(
         self, address: str, service: str, *, begin: Callable[[Request], None], cancel: Callable[[Request], None],

@@ -22,8 +22,6 @@ from scale0_majordomo.dialects import Dialect
 
 TIMEOUT = 30.0
 WINDOW = 1000
-CLIENT_LINGER_MS = 200
-WORKER_LINGER_MS = 1000
 PARTS_AT_ONCE = 100
 """Parts of a streamed reply after which a generator waits until they have left."""
 LOOK_EVERY = 0.05

@@ -15,7 +15,8 @@ from functools import partial
 from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from scale0_core.client.inbox import Inbox
+from scale0_core.client.kit.engine import Engine
+from scale0_core.client.kit.flows import Inbox
 from scale0_core.client.threads import GuardedFuture, IoThread, Pool, Signals
 from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply
 from scale0_majordomo.client.errors import CallError, closed_error
@@ -29,14 +30,11 @@ from scale0_majordomo.client.handlers import (
     part_options,
     reply,
 )
-from scale0_majordomo.client.link import Engine
 from scale0_majordomo.client.serving import Request, WorkerState
 from scale0_majordomo.client.setup import (
-    CLIENT_LINGER_MS,
     LOOK_EVERY,
     PARTS_AT_ONCE,
     WINDOW,
-    WORKER_LINGER_MS,
     BaseClient,
     BaseWorker,
     FutureSink,
@@ -241,7 +239,7 @@ class _ClientRunner:
         self._new: deque[Call] = deque()
         self._stopped = False
         self._lock = threading.RLock()  # the garbage collector may close a client in between
-        engine = Engine(session, CLIENT_LINGER_MS)
+        engine = Engine(session)  # type: ignore[arg-type]  # until it stands on the kit
         self._thread = IoThread(
             engine, f"majordomo client {session.address}", ended=lambda: self._stopped, on_end=self._end
         )
@@ -420,7 +418,7 @@ class _Line:
         self.session = worker.session_for(offer, self._begin, lambda request: None, worker.changed)
         name = f"majordomo worker {offer.name}"
         self._pool = Pool(offer.threads, name)
-        self._engine = Engine(self.session, WORKER_LINGER_MS)
+        self._engine = Engine(self.session)  # type: ignore[arg-type]  # until it stands on the kit
         self._thread = IoThread(
             self._engine, name, ended=lambda: self.session.state is WorkerState.LEFT, on_end=self._end
         )

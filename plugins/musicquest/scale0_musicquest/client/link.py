@@ -14,9 +14,10 @@ from collections.abc import Callable
 import zmq
 
 from scale0_core.api import Frames, Scale0Error
+from scale0_core.client.kit.link import Link, client_socket, wait
+from scale0_core.client.kit.listening import why_nobody_listens
 from scale0_core.client.kit.route import BETWEEN, resolve
-from scale0_core.client.link import RECONNECTING, Link, client_socket, wait
-from scale0_core.client.listening import why_nobody_listens
+from scale0_core.client.kit.sessions import Limits
 from scale0_core.client.threads import FORKED
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
@@ -66,11 +67,11 @@ def _ask_at(address: str, request: Frames, timeout: float, given_up: Callable[[]
     """Ask by a REQ socket of its own, which is never stuck for that."""
     by = time.monotonic() + timeout
     looked = False
-    options = {**RECONNECTING, zmq.MAXMSGSIZE: 2 * wire.MAX_JSON}
+    limits = Limits(reconnect=True, max_message=2 * wire.MAX_JSON, linger_ms=0)
     with (
         contextlib.suppress(zmq.ZMQError),
         zmq.Context() as context,
-        client_socket(context, zmq.REQ, options) as socket,
+        client_socket(context, zmq.REQ, limits) as socket,
     ):
         socket.connect(address)
         socket.send_multipart(request)
@@ -89,26 +90,17 @@ def forked() -> MusicClosedError:
     return MusicClosedError(what, FORKED, "nothing was asked", remedy, stage=Stage.CLOSED)
 
 
-class HolderLink(Link):
-    """A connection to a holder."""
-
-    def polled(self) -> list[tuple[Socket, int]]:
-        """Give what to wait for: messages, and what happens to the connection."""
-        return [(socket, int(zmq.POLLIN)) for socket in (self.socket, self.monitor) if socket is not None]
-
-
 class Links:
     """Connections to holders; each is used by one thread at a time, and kept for a while."""
 
     def __init__(self) -> None:
-        self._context: zmq.Context[Socket] = zmq.Context()
-        self._kept: list[HolderLink] = []
+        self._kept: list[Link] = []
         self._used = 0
         self._process = os.getpid()
         self._changed = threading.Condition()
         self.closed = False
 
-    def take(self, address: str) -> HolderLink:
+    def take(self, address: str) -> Link:
         """Give a connection to this address; ``give`` it back in the end."""
         if self.forked:
             raise forked()
@@ -118,14 +110,14 @@ class Links:
             found = self._take_kept(address)
             if found is None:
                 try:
-                    found = HolderLink(self._context, address)
+                    found = Link(address)
                 except Scale0Error as error:
                     problem = error.problem
                     raise NoServerError(problem.what, problem.why, "it is left out", stage=Stage.HOLDER) from error
             self._used += 1
             return found
 
-    def _take_kept(self, address: str) -> HolderLink | None:
+    def _take_kept(self, address: str) -> Link | None:
         for link in [link for link in self._kept if link.address == address]:
             self._kept.remove(link)
             if not link.look_for_breaks():
@@ -133,7 +125,7 @@ class Links:
             link.drop()
         return None
 
-    def give(self, link: HolderLink, *, clean: bool) -> None:
+    def give(self, link: Link, *, clean: bool) -> None:
         """Give a connection back; only one on which nothing is open is used again."""
         with self._changed:
             self._used -= 1
@@ -161,9 +153,7 @@ class Links:
             for link in self._kept:
                 link.drop()
             self._kept.clear()
-            done = self._changed.wait_for(lambda: not self._used, CLOSE_SECONDS)
-        if done:
-            self._context.term()
+            self._changed.wait_for(lambda: not self._used, CLOSE_SECONDS)
 
     def ask(self, address: str, word: bytes, *rest: bytes, timeout: float) -> tuple[bytes, Frames]:
         """Ask the server at an address one question, and wait for its answer: a word and what follows the tag."""
@@ -184,10 +174,10 @@ class Links:
             self.give(link, clean=clean)
         return message
 
-    def _answer(self, link: HolderLink, tag: bytes, timeout: float) -> wire.Message:
+    def _answer(self, link: Link, tag: bytes, timeout: float) -> wire.Message:
         by = time.monotonic() + timeout
         while (left := by - time.monotonic()) > 0 and not self.closed:
-            wait(link.polled(), min(SLICE_MS / 1000, left))
+            wait(link.polled, min(SLICE_MS / 1000, left))
             broken = link.look_for_breaks()  # before the messages, so that all that was said before is among them
             for frames in link.messages():
                 message = wire.split((b"", *frames))
@@ -203,6 +193,6 @@ class Links:
         raise MusicTimeoutError(what, Stage.HOLDER.value, "nothing came", "try a longer timeout", stage=Stage.HOLDER)
 
     @staticmethod
-    def _nobody(link: HolderLink) -> MusicError:
+    def _nobody(link: Link) -> MusicError:
         why = "the connection broke" if link.up else "nobody listens there"
         return NoServerError(f"{link.address} cannot be asked", why, "nothing came", stage=Stage.HOLDER)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from scale0_core.api import Frames, printable, records
+from scale0_core.client.kit.sessions import Limits
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
@@ -54,6 +55,8 @@ class Question:
 
 class Session:
     """A client's server, and what was asked of it."""
+
+    limits = Limits()
 
     def __init__(
         self, ident: str, broker: str, *, ask_broker: Callable[[Frames], None], new_tag: Callable[[], bytes],
@@ -148,6 +151,10 @@ class Session:
             self._send(question, now)
         elif not self.server and not self._asking and self._again_at is None:
             self._find(now)
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Leave."""
+        self.leave()
 
     def leave(self) -> None:
         """Say goodbye; what is open ends with an error."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import attrs
 
 from scale0_core.api import Frames, printable, records
+from scale0_core.client.kit.engine import Engine
 from scale0_core.client.kit.route import Broker, target
-from scale0_core.client.link import Engine
 from scale0_core.client.threads import GuardedFuture, IoThread, Pool
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
@@ -49,7 +49,6 @@ __all__ = ["MusicClient", "SearchResult", "ServerRow", "TopRow"]
 TIMEOUT = 10.0
 BROKER_PATIENCE = 2.0
 """Seconds until the broker is asked by another socket."""
-LAST_WORDS_MS = 200
 SERVER_SHARE = 0.8
 """How much of the time that is left a server may use for a search, so that its answer comes in time."""
 MAX_ADVERT = 20_000_000
@@ -139,7 +138,7 @@ class MusicClient:
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         self._io = IoThread(
-            Engine(self._session, LAST_WORDS_MS), "musicquest client",
+            Engine(self._session), "musicquest client",
             ended=lambda: self._session.ended, on_end=self._on_end,
         )  # fmt: skip
         self._io.start()

@@ -13,10 +13,10 @@ import attrs
 import zmq
 
 from scale0_core.api import printable, records
-from scale0_core.client.link import wait
+from scale0_core.client.kit.link import Link, wait
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicStoppedError, NoServerError, Stage, closed
-from scale0_musicquest.client.link import HolderLink, Links, new_tag
+from scale0_musicquest.client.link import Links, new_tag
 from scale0_musicquest.client.session import read_error
 from scale0_musicquest.client.storage import Sink
 from scale0_musicquest.download import Download, Request
@@ -85,7 +85,7 @@ class Transfer:
         self._song = song or download.song
         self._stop = stop
         self._tag = new_tag()
-        self._open: dict[str, HolderLink] = {}
+        self._open: dict[str, Link] = {}
         self._unanswered: dict[str, int] = {}
         """Requests to each holder without an answer."""
         self._name = self._song.name.encode()
@@ -154,11 +154,11 @@ class Transfer:
         due = self._download.next_deadline()
         if due is not None:
             seconds = min(seconds, max(due - time.monotonic(), 0.0))
-        wait([item for link in self._open.values() for item in link.polled()], seconds)
+        wait([item for link in self._open.values() for item in link.polled], seconds)
 
     # --- one holder ---------------------------------------------------------------------------------------------------
 
-    def _receive(self, name: str, link: HolderLink) -> bool:
+    def _receive(self, name: str, link: Link) -> bool:
         """Take what a holder sent; tell whether there may be more."""
         receive = link.socket.recv_multipart
         for _ in range(BATCH):

@@ -21,8 +21,9 @@ import pyarrow as pa
 import zmq
 
 from scale0_core.api import records
+from scale0_core.client.kit.link import client_socket
 from scale0_core.client.kit.route import BETWEEN, address_of, resolve, target
-from scale0_core.client.link import RECONNECTING, client_socket
+from scale0_core.client.kit.sessions import Limits
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
 from scale0_spark.zpipes.payloads import columns_in
 
@@ -110,8 +111,8 @@ class Pipes:
     def _send(self, frames: tuple[Any, ...]) -> None:
         self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
         if self._socket is None:
-            options = {**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME}
-            self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, options)
+            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0)
+            self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, limits)
             try:
                 self._socket.connect(resolve(self._broker, self._attempts)[0])
             except zmq.ZMQError as error:

@@ -16,11 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import zmq
 
 from scale0_core.api import MIB, Scale0Error, get_logger, printable, records
+from scale0_core.client.kit.link import Link
 from scale0_core.client.kit.route import Broker, resolve, target
-from scale0_core.client.link import Link
 from scale0_telemetry.observer.columns import Batch
 from scale0_telemetry.schema import SCHEMA
 
@@ -151,7 +150,6 @@ class Publisher:
         self._told = False
         self._stuck = False
         """Whether nothing was taken since there was no more room here."""
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._link: Link | None = None
 
     def put(self, batches: Sequence[Batch]) -> None:
@@ -194,9 +192,6 @@ class Publisher:
             self._leaving, self._known, self._asked = True, False, None  # what else was asked is not waited for
             self.step(patience)
         self._disconnect()
-        if self._context is not None:
-            self._context.term()
-            self._context = None
 
     def _close_chunk(self) -> None:
         if not self._batches:
@@ -322,8 +317,7 @@ class Publisher:
 
     def _connected(self) -> Link:
         if self._link is None:
-            self._context = self._context or zmq.Context()
-            self._link = Link(self._context, resolve(self._target, self._attempts)[0])
+            self._link = Link(resolve(self._target, self._attempts)[0])
         return self._link
 
     def _disconnect(self) -> None:

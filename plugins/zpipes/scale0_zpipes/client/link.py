@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import zmq
 
-from scale0_core.client import link as core
+from scale0_core.client.kit.link import client_socket
+from scale0_core.client.kit.listening import why_nobody_listens
 from scale0_core.client.kit.route import resolve
-from scale0_core.client.listening import why_nobody_listens
+from scale0_core.client.kit.sessions import Limits
 from scale0_zpipes.client.errors import PipeError, Stage, nobody_there
 from scale0_zpipes.client.session import Session
 
@@ -28,14 +29,8 @@ LAST_WORDS_MS = 200
 # the last comes when ZeroMQ would connect again, so after every try that failed
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
-OPTIONS = {
-    **core.OPTIONS,
-    # a session has a bound of its own for what is under way
-    zmq.SNDHWM: 0,
-    zmq.RCVHWM: 0,
-    # how large a chunk may be is the broker's to say
-    zmq.MAXMSGSIZE: -1,
-}
+LIMITS = Limits(max_message=-1, send_queue=0, receive_queue=0, linger_ms=0)
+"""How large a chunk may be is the broker's to say; a session has a bound of its own for what is under way."""
 
 Socket = zmq.Socket[bytes]
 
@@ -82,7 +77,7 @@ class Link:
     """A DEALER socket for one connection, and the monitor that tells when it is there and when it broke."""
 
     def __init__(self, context: zmq.Context[Socket], address: str) -> None:
-        self.socket = core.client_socket(context, zmq.DEALER, OPTIONS)
+        self.socket = client_socket(context, zmq.DEALER, LIMITS)
         self.monitor: Socket | None = None
         try:
             self.monitor = self.socket.get_monitor_socket(EVENTS)

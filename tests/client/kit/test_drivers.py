@@ -1,0 +1,427 @@
+"""Sessions, drivers and flows, beside what clients and workers show of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import zmq
+
+from scale0_core.client.kit.drivers import CallerDriver, ThreadDriver
+from scale0_core.client.kit.errors import (
+    CallError,
+    CallTimedOutError,
+    ClientError,
+    ClosedError,
+    NoBrokerError,
+    WorkerError,
+)
+from scale0_core.client.kit.flows import Flow, Item, arun, run
+from scale0_core.client.kit.link import CONTEXT, Link
+from scale0_core.client.kit.loop import LoopDriver
+from scale0_core.client.kit.sessions import Limits
+from scale0_core.errors import AddressError, NotReachedError, Scale0Error, TimedOutError
+from scale0_core.service import Frames
+
+PATIENCE = 20.0
+
+
+class Asking:
+    """A session that asks and keeps the answers."""
+
+    limits = Limits()
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connection = 1
+        self.out: list[Frames] = []
+        self.ended = self.linked = False
+        self.answers: list[bytes] = []
+        self.error: BaseException | None = None
+        self.due: float | None = None
+        self.ticks = 0
+
+    def start(self, now: float) -> None: ...
+
+    def on_linked(self, now: float) -> None:
+        self.linked = True
+
+    def on_unlinked(self, now: float) -> None:
+        self.linked = False
+
+    def on_nobody(self, reason: str, now: float) -> None: ...
+
+    def receive(self, frames: Frames, now: float) -> None:
+        if frames == (b"burst",):
+            raise ValueError("a fault of the session")
+        self.answers.append(frames[0])
+
+    def next_deadline(self) -> float | None:
+        return self.due
+
+    def on_deadline(self, now: float) -> None:
+        self.ticks += 1
+        self.due = now + 0.01
+
+    def ask(self, *frames: bytes) -> None:
+        self.out.append(frames)
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        if not self.ended:
+            self.ended, self.error = True, error
+            self.ask(b"bye")
+
+
+class Echo:
+    """A ROUTER on a thread that sends everything back, and keeps what came."""
+
+    def __init__(self, address: str) -> None:
+        self.heard: list[bytes] = []
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(address)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            if self._socket.poll(20):
+                peer, *frames = self._socket.recv_multipart()
+                self.heard.append(frames[0])
+                self._socket.send_multipart([peer, *frames])
+
+    def close(self) -> None:
+        self._stopped = True
+        self._thread.join(PATIENCE)
+        self._socket.close()
+        self._context.term()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/echo"
+
+
+@pytest.fixture
+def echo(address: str) -> Iterator[Echo]:
+    found = Echo(address)
+    yield found
+    found.close()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def asked(driver, text: bytes) -> Flow[bytes]:
+    """Ask, and return the answer: the same flow for every driver."""
+    session = driver.session
+    driver.post(lambda: session.ask(text))
+    if not (yield driver.until(lambda: text in session.answers, PATIENCE)):
+        raise CallTimedOutError("no answer")
+    return text
+
+
+def linked(driver) -> Flow[bool]:
+    found: bool = yield driver.until(lambda: driver.session.linked, PATIENCE)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_a_flow_runs_on_threads(echo: Echo, address: str, kind: str):
+    session = Asking(address)
+    driver = ThreadDriver(session, "test") if kind == "thread" else CallerDriver(session)
+    driver.start()
+    assert driver.run(linked(driver))
+    assert driver.run(asked(driver, b"hello")) == b"hello"
+    driver.close()
+    assert session.ended
+    assert not driver.post(lambda: None)
+    eventually(lambda: b"bye" in echo.heard)
+
+
+def test_the_same_flow_runs_on_a_loop(echo: Echo, address: str):
+    async def main() -> None:
+        session = Asking(address)
+        driver = LoopDriver(session)
+        driver.start()
+        assert await driver.run(linked(driver))
+        assert await driver.run(asked(driver, b"hello")) == b"hello"
+        await driver.closing()
+        assert session.ended
+        assert not driver.post(lambda: None)
+
+    asyncio.run(main())
+    eventually(lambda: b"bye" in echo.heard)
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_time_is_a_bound_of_a_wait(address: str, kind: str):
+    session = Asking(address)
+    driver = ThreadDriver(session, "test") if kind == "thread" else CallerDriver(session)
+    driver.start()
+    began = time.monotonic()
+    assert driver.until(lambda: False, 0.05)() is False
+    assert time.monotonic() - began < PATIENCE
+    driver.close()
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_a_session_that_raises_is_stopped_with_its_error(echo: Echo, address: str, kind: str):
+    session = Asking(address)
+
+    def fail(driver) -> Flow[bool]:
+        yield from linked(driver)
+        driver.post(lambda: session.ask(b"burst"))
+        ended: bool = yield driver.until(lambda: session.ended, PATIENCE)
+        return ended
+
+    if kind == "thread":
+        driver = ThreadDriver(session, "test")
+        driver.start()
+        assert driver.run(fail(driver))
+        driver.close()
+    else:
+
+        async def main() -> None:
+            driver = LoopDriver(session)
+            driver.start()
+            assert await driver.run(fail(driver))
+            await driver.closing()
+
+        asyncio.run(main())
+    assert isinstance(session.error, ValueError)
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_one_driver_turns_several_sessions(echo: Echo, address: str, kind: str):
+    first, second = Asking(address), Asking(address)
+    driver = ThreadDriver(first, "test") if kind == "thread" else CallerDriver(first)
+    driver.start()
+    driver.post(lambda: driver.add(second))
+    assert driver.until(lambda: first.linked and second.linked, PATIENCE)()
+    driver.post(lambda: second.ask(b"second"))
+    assert driver.until(lambda: second.answers == [b"second"], PATIENCE)()
+    assert first.answers == []
+    driver.post(lambda: second.stop(0.0))
+    assert driver.until(lambda: not driver._others, PATIENCE)()
+    assert driver.run(asked(driver, b"first")) == b"first"
+    driver.close()
+
+
+def test_a_loop_turns_several_sessions(echo: Echo, address: str):
+    async def main() -> None:
+        first, second = Asking(address), Asking(address)
+        driver = LoopDriver(first)
+        driver.start()
+        driver.add(second)
+        assert await driver.until(lambda: first.linked and second.linked, PATIENCE)
+        driver.post(lambda: second.ask(b"second"))
+        assert await driver.until(lambda: second.answers == [b"second"], PATIENCE)
+        await driver.closing()
+        assert second.ended
+
+    asyncio.run(main())
+
+
+def test_a_ticker_turns_a_busy_session_while_its_user_does_other_things(echo: Echo, address: str):
+    session = Asking(address)
+    driver = CallerDriver(session, tick=0.01, busy=lambda: session.ticks < 5)
+    driver.start()
+    session.due = 0.0
+    driver.tick()
+    eventually(lambda: session.ticks >= 5)
+    driver.close()
+
+
+def test_what_other_threads_post_comes_in_order_and_completely(echo: Echo, address: str):
+    session, found = Asking(address), []
+    driver = ThreadDriver(session, "test")
+    driver.start()
+
+    def post(name: int) -> None:
+        for number in range(3000):
+            assert driver.post(lambda entry=(name, number): found.append(entry))
+
+    threads = [threading.Thread(target=post, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert driver.until(lambda: len(found) == 12_000, PATIENCE)()
+    assert all([number for name, number in found if name == which] == list(range(3000)) for which in range(4))
+    driver.close()
+
+
+class Owner:
+    """Whoever uses a driver."""
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_a_driver_is_closed_when_nobody_has_its_owner(address: str, kind: str):
+    session = Asking(address)
+    driver = ThreadDriver(session, "test") if kind == "thread" else CallerDriver(session)
+    driver.start()
+    owner = Owner()
+    driver.belong_to(owner)
+    del owner
+    gc.collect()
+    eventually(lambda: session.ended)
+
+
+def test_an_address_that_is_not_valid_is_an_error_at_the_start():
+    for driver in (ThreadDriver(Asking("nonsense"), "test"), CallerDriver(Asking("nonsense"))):
+        with pytest.raises(AddressError):
+            driver.start()
+
+
+# --- the context ------------------------------------------------------------------------------------------------------
+
+
+def test_links_share_zeromqs_threads_until_the_last_is_closed(address: str):
+    first, second = Link(address), Link(address)
+    assert first._context is second._context
+    first.drop()
+    assert not second._context.closed
+    second.drop()
+    assert second._context.closed
+    assert CONTEXT._context is None
+
+
+def test_a_forked_child_has_a_context_of_its_own(echo: Echo, address: str):
+    parent = Link(address)
+    assert parent.wait_until_connected(PATIENCE)
+    pid = os.fork()
+    if not pid:
+        try:
+            link = Link(address)
+            fine = link.wait_until_connected(PATIENCE) and link._context is not parent._context
+            link.drop()
+            os._exit(0 if fine else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    parent.send((b"still here",))
+    assert parent.receive(PATIENCE) == (b"still here",)
+    parent.drop()
+
+
+# --- flows ------------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Makes steps that return or raise at once, for threads or for asyncio."""
+
+    def __init__(self, name: str) -> None:
+        self._waits = name == "aio"
+
+    def of(self, value):
+        async def later():
+            return now()
+
+        def now():
+            if isinstance(value, BaseException):
+                raise value
+            return value
+
+        return later() if self._waits else now
+
+    def run(self, flow: Flow):
+        return asyncio.run(arun(flow)) if self._waits else run(flow)
+
+
+@pytest.mark.parametrize("name", ["sync", "aio"])
+def test_what_a_step_raises_is_raised_in_the_flow(name: str):
+    steps = Steps(name)
+
+    def flow() -> Flow[list[object]]:
+        found: list[object] = [(yield steps.of(1))]
+        try:
+            yield steps.of(KeyError("x"))
+        except KeyError as error:
+            found.append(repr(error))
+        found.append((yield steps.of(2)))
+        return found
+
+    assert steps.run(flow()) == [1, "KeyError('x')", 2]
+
+    def failing() -> Flow[None]:
+        yield steps.of(OSError("y"))
+
+    with pytest.raises(OSError, match="y"):
+        steps.run(failing())
+
+
+def test_items_of_a_flow_and_its_end():
+    closed: list[str] = []
+    steps = Steps("sync")
+
+    def flow() -> Flow[None]:
+        try:
+            for number in range(3):
+                yield Item((yield steps.of(number)))
+        finally:
+            closed.append("closed")
+
+    driver = CallerDriver(Asking("ipc:///nowhere"))
+    assert list(driver.each(flow())) == [0, 1, 2]
+    items = driver.each(flow())
+    assert next(items) == 0
+    items.close()
+    assert closed == ["closed"] * 2
+
+
+def test_items_of_a_flow_on_a_loop():
+    steps = Steps("aio")
+
+    def flow() -> Flow[None]:
+        for number in range(3):
+            yield Item((yield steps.of(number)))
+
+    async def main() -> list[int]:
+        return [item async for item in LoopDriver(Asking("ipc:///nowhere")).each(flow())]
+
+    assert asyncio.run(main()) == [0, 1, 2]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_tree_of_errors():
+    assert issubclass(CallError, ClientError)
+    assert issubclass(WorkerError, ClientError)
+    assert issubclass(ClientError, Scale0Error)
+    assert issubclass(CallTimedOutError, CallError)
+    assert issubclass(CallTimedOutError, TimedOutError)
+    assert issubclass(NoBrokerError, NotReachedError)
+    assert CallTimedOutError.code == 408
+
+
+def test_a_plugin_makes_errors_that_are_both_its_own_and_everybodys():
+    class PipeError(CallError):
+        def __init__(self, what: str, *, pipe: bytes = b"", **options) -> None:
+            super().__init__(what, **options)
+            self.pipe = pipe
+
+    class PipeTimeoutError(PipeError, CallTimedOutError): ...
+
+    class PipeClosedError(PipeError, ClosedError): ...
+
+    error = PipeTimeoutError("late", pipe=b"p")
+    assert (error.code, error.pipe, error.exit_code) == (408, b"p", 75)
+    assert isinstance(PipeClosedError("x"), ClosedError)
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(CallTimedOutError))
+        raise error

@@ -120,7 +120,12 @@ def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledge
     """Write by the client library, batch by batch, and flush."""
     name = f"d-{number}"
     pipe = Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10)
-    after.callback(pipe._engine.close)  # whatever it still has to say, it has nobody to say it to
+
+    def give_up() -> None:
+        with pipe._lock:  # its thread may be at work
+            pipe._engine.close()  # whatever it still has to say, it has nobody to say it to
+
+    after.callback(give_up)
     chunks = [b"%d" % place for place in range(1, 52)]
     for chunk in chunks:
         pipe.write(chunk)

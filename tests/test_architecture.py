@@ -352,7 +352,7 @@ RESERVED = {
 NOT_OF_PARTS = {
     "scale0_config_json.format uses json.loads": "a format: numbers stay texts, and errors have a line and a column",
     "scale0_core.testing.virtual uses heapq": "the agenda of a simulation holds nothing but moments, and must be fast",
-    "scale0_musicquest.broker.table uses heapq": "servers in the order of their load, which is no time",
+    "scale0_musicquest.service.broker.table uses heapq": "servers in the order of their load, which is no time",
 }
 """Exceptions, and why. There should be none."""
 

@@ -18,6 +18,8 @@ import attrs
 
 from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.structure import structure
+from scale0_core.parts.files import new_file
+from scale0_core.parts.records import from_json
 
 SERVICES = "/run/scale0"
 """The place of the machine's services; $SCALE0_RUN_DIR names another one."""
@@ -53,19 +55,12 @@ class RecordFile:
 
     def write(self, record: BrokerRecord) -> None:
         """Write the record in place of the one before; raise an OSError if that is not possible."""
-        beside = self._path.with_suffix(".new")
-        beside.unlink(missing_ok=True)
         # who may read it is up to the folder, as with the sockets
-        lock = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anybody can see it
-            with open(lock, "w", encoding="utf-8", closefd=False) as file:
-                json.dump(attrs.asdict(record), file, indent=2)
-            beside.replace(self._path)
-        except BaseException:
-            os.close(lock)
-            beside.unlink(missing_ok=True)
-            raise
+        with new_file(self._path, durable=False, mode=0o644) as file:
+            file.write(json.dumps(attrs.asdict(record), indent=2).encode())
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anybody can see it
+            lock = os.dup(file.fileno())
         self._unlock()
         self._lock = lock
 
@@ -108,7 +103,7 @@ def running_brokers(environment: Mapping[str, str]) -> tuple[list[BrokerRecord],
                 record = _read(folder / FILE, owners)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, ValueError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 problems.append(f"{folder / FILE}: {_reason(error)}")
             else:
                 if record is not None:
@@ -138,8 +133,8 @@ def _read(path: Path, owners: Collection[int] | None) -> BrokerRecord | None:
             raise ValueError("it belongs to another user")
         text = file.read(MOST_BYTES) if stat.S_ISREG(about.st_mode) else b""
     try:
-        record, faults = structure(BrokerRecord, json.loads(text), "")
-    except (ValueError, RecursionError) as error:
+        record, faults = structure(BrokerRecord, from_json(text), "")
+    except ValueError as error:
         raise ValueError(f"it is damaged: {error}") from error
     if record is None:
         raise ValueError(f"it is damaged: {faults[0]}")

@@ -19,6 +19,7 @@ import attrs
 from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.structure import structure
 from scale0_core.parts.files import new_file
+from scale0_core.parts.records import from_json
 
 SERVICES = "/run/scale0"
 """The place of the machine's services; $SCALE0_RUN_DIR names another one."""
@@ -102,7 +103,7 @@ def running_brokers(environment: Mapping[str, str]) -> tuple[list[BrokerRecord],
                 record = _read(folder / FILE, owners)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, ValueError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 problems.append(f"{folder / FILE}: {_reason(error)}")
             else:
                 if record is not None:
@@ -132,8 +133,8 @@ def _read(path: Path, owners: Collection[int] | None) -> BrokerRecord | None:
             raise ValueError("it belongs to another user")
         text = file.read(MOST_BYTES) if stat.S_ISREG(about.st_mode) else b""
     try:
-        record, faults = structure(BrokerRecord, json.loads(text), "")
-    except (ValueError, RecursionError) as error:
+        record, faults = structure(BrokerRecord, from_json(text), "")
+    except ValueError as error:
         raise ValueError(f"it is damaged: {error}") from error
     if record is None:
         raise ValueError(f"it is damaged: {faults[0]}")

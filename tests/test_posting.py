@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -146,6 +146,17 @@ class Deaf(Stores):
     on_job = None  # type: ignore[assignment]
 
 
+class NotingStores(Stores):
+    """Hands on what arrives."""
+
+    def __init__(self, address: str, note: Callable[[JobResult, float], Any]) -> None:
+        super().__init__(address, None)
+        self._note = note
+
+    def on_job(self, result: JobResult, now: float) -> Any:
+        return self._note(result, now)
+
+
 class PosterPlugin:
     """Posts when the broker starts."""
 
@@ -162,8 +173,7 @@ class PosterPlugin:
     @hookimpl
     def scale0_services(self, context: BrokerContext) -> list[Any]:
         self.context = context
-        self.service = Stores(context.address("ipc://{runtime}/stores"), None)
-        self.service.on_job = self.note  # type: ignore[method-assign]
+        self.service = NotingStores(context.address("ipc://{runtime}/stores"), self.note)
         return [self.service, Deaf(context.address("ipc://{runtime}/deaf"), None)]
 
     @hookimpl

@@ -192,6 +192,13 @@ def test_robust_finds_no_fault() -> None:
     assert (figures["sim_seeds"], figures["sim_failures"]) == (20, 0)
 
 
+def test_simulation_compares_a_large_network_with_a_small_one() -> None:
+    figures = run_bench("simulation.py", "--rounds", "2", "--steps", "500")
+    assert (figures["sim_nodes_small"], figures["sim_nodes_large"]) == (50, 2000)
+    assert_between(figures, 0.2, 20, "sim_us_growth")
+    assert_between(figures, 1, 10_000, "sim_us_small", "sim_us_large")
+
+
 def test_faults_finds_no_broken_guarantee() -> None:
     figures = run_bench("faults.py", "--calls", "400", "--rate", "400")
     assert (figures["calls"], figures["violations"], figures["calls_not_ended"]) == (400, 0, 0)

@@ -94,6 +94,13 @@ class HostCounts:
 class ServiceHost:
     """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
 
+    __slots__ = (
+        "_collect", "_delayed", "_drain_until", "_logged", "_not_before", "_on_job", "_on_peer_lost", "_on_refused",
+        "_on_stop", "_on_undelivered", "_packing", "_recent_errors", "_sends_alone", "connections", "counts",
+        "events", "fast_paths", "in_process", "jobs", "limits", "log", "may_be_rushed", "now", "on_quarantine",
+        "on_resume", "plugin", "quarantined", "reopen", "sends", "service", "suspended", "task", "tasks", "vital",
+    )  # fmt: skip
+
     def __init__(
         self, service: Service, *, plugin: str = "", limits: HostLimits | None = None, vital: bool = False
     ) -> None:

@@ -160,8 +160,8 @@ class SimHost:
     """One service of a node, between its host and its sockets."""
 
     __slots__ = (
-        "_carrier", "_change", "_connections", "_draining", "_driver", "_in_process", "_lost", "_strict", "endpoints",
-        "host", "node", "post", "sockets",
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_in_process", "_lost", "_strict", "_waiting",
+        "endpoints", "host", "node", "post", "sockets",
     )  # fmt: skip
 
     def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change, in_process: InProcess) -> None:
@@ -169,7 +169,7 @@ class SimHost:
         self.node = node
         self.endpoints = dict(host.service.endpoints)
         self.sockets = {
-            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain)
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self._arrived)
             for name, endpoint in self.endpoints.items()
             if not endpoint.in_process
         }
@@ -182,6 +182,8 @@ class SimHost:
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self._change = change
         self._strict = isinstance(host, StrictHost)  # which insists on well-formed sends itself
+        self._waiting: dict[SimSocket, None] = {}
+        """Sockets with messages that the service has not got."""
         self._draining = False
         self._lost: list[str] = []
         self._driver = driver = Driver(
@@ -222,6 +224,10 @@ class SimHost:
         elif not self._driver.dead:
             self._driver.peer_lost(socket)
 
+    def _arrived(self, socket: SimSocket) -> None:
+        self._waiting[socket] = None
+        self.drain()
+
     def drain(self) -> None:
         """Give the service all messages that it can take now."""
         if self._draining:
@@ -234,8 +240,10 @@ class SimHost:
             self._draining = False
 
     def _settled(self) -> None:
-        self.drain()
-        self._in_process.deliver()
+        if self._waiting:
+            self.drain()
+        if self.host.in_process or self.host.tasks is not None:
+            self._in_process.deliver()
 
     @property
     def running(self) -> list[Job]:
@@ -258,15 +266,16 @@ class SimHost:
         return self._driver.die()
 
     def _next_readable(self) -> SimSocket | None:
-        if self._driver.dead or self._driver.halted or self.host.paused:
-            return None
-        for socket in self.sockets.values():
-            if socket.readable:
-                return socket
+        if self._waiting and not (self._driver.dead or self._driver.halted or self.host.paused):
+            for socket in self._waiting:
+                if socket.readable:
+                    return socket
         return None
 
     def _give(self, socket: SimSocket) -> None:
         frames = socket.take()
+        if not socket.inbox:
+            del self._waiting[socket]
         if frames is None:
             return
         self._carrier.counts.delivered += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scale0_core.client.kit.route import resolve
 from scale0_core.config.addresses import is_local
+from scale0_core.parts.backoff import Backoff
 from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, SocketKind
 from scale0_core.testing.simnode import SimNode
 from scale0_core.testing.virtual import Action, Agenda
@@ -51,7 +52,7 @@ class SimSession:
         """Where the socket is connected or connects to."""
         self._connection = session.connection
         self._linked_before = False
-        self._failures = 0
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, node.random)
         self._nowhere = ""
         self._again_at: float | None = None
         self._busy = False
@@ -135,7 +136,7 @@ class SimSession:
         self._again_at = None
         target = self.session.address
         brokers = partial(self.node.net.brokers, target)
-        self._address, self._nowhere = resolve(target, self._failures, brokers) if target else ("", "")
+        self._address, self._nowhere = resolve(target, self._backoff.failures, brokers) if target else ("", "")
         if self._address:
             self._changes.append(Connect(SOCKET, self._address))
 
@@ -148,7 +149,7 @@ class SimSession:
     def _linked(self, up: bool, nobody: str, now: float) -> None:
         if up:
             self.linked = self._linked_before = True
-            self._failures = 0
+            self._backoff.reset()
             self.session.on_linked(now)
             return
         was_linked, address, nobody = self.linked, self._address, self._nowhere or nobody
@@ -160,6 +161,4 @@ class SimSession:
             self.session.on_nobody(nobody, now)
 
     def _pause(self, now: float) -> None:
-        longest: float = min(FIRST_PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE)
-        self._failures += 1
-        self._again_at = now + longest * self.node.random.uniform(0.5, 1.0)
+        self._again_at = now + self._backoff.next()

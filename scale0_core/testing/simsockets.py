@@ -58,7 +58,7 @@ class SimSocket:
         "pipes",
     )  # fmt: skip
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         self.name = name
         self.node = ""
         """The node that it belongs to."""
@@ -122,7 +122,7 @@ class SimSocket:
         if pipe is not None:
             pipe.waiting += 1
         self.inbox.append((pipe, frames))
-        self._wake()
+        self._wake(self)
 
     def take(self) -> Frames | None:
         """Give the next message as the service gets it; None if there was nothing in it for the service."""
@@ -153,7 +153,7 @@ class RouterSocket(SimSocket):
 
     __slots__ = ("named", "peers")
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.peers: dict[bytes, Pipe] = {}
         self.named: set[bytes] = set()
@@ -230,8 +230,9 @@ class RoundRobinSocket(SimSocket):
         """Send to the next peer that can take it."""
         for pipe in self.pipes:
             if not pipe.full:
-                del self.pipes[pipe]
-                self.pipes[pipe] = None  # behind the others
+                if len(self.pipes) > 1:
+                    del self.pipes[pipe]
+                    self.pipes[pipe] = None  # behind the others
                 self.launch(pipe, frames)
                 return DELIVERED
         limit = self.endpoint.high_water
@@ -257,7 +258,7 @@ class PairSocket(RoundRobinSocket):
 class ReqSocket(RoundRobinSocket):
     """Sends a request, then takes the answer of the peer that got it, and so on in turn."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.waits = False
         self.asked: Pipe | None = None
@@ -287,7 +288,7 @@ class ReqSocket(RoundRobinSocket):
 class RepSocket(SimSocket):
     """Takes a request, then sends its answer back the way it came, and so on in turn."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.way_back: tuple[Pipe, Frames] | None = None
 

@@ -27,6 +27,8 @@ MOST_ROUNDS = 1000
 class Agenda:
     """A clock that stands until told otherwise, and what is to be done at which time."""
 
+    __slots__ = ("_added", "_at_this_instant", "_entries", "now")
+
     def __init__(self, start: float = 0.0) -> None:
         self.now = start
         self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []

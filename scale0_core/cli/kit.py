@@ -63,6 +63,7 @@ __all__ = [
     "data_dir",
     "emit",
     "finish",
+    "insist_on_listener",
     "moment",
     "output_format",
     "output_option",
@@ -270,6 +271,14 @@ def data_dir(broker: str | None) -> Path:
 START = "start a broker: scale0 broker; or choose one: --broker NAME|ADDRESS"
 
 
+def insist_on_listener(address: str, consequence: str = "nothing was sent", remedy: str = START) -> None:
+    """Raise a NotReachedError if it is clear that nobody listens at an address or at what ``address_at`` returned."""
+    from scale0_core.client.kit.listening import why_nobody_listens
+
+    if reason := why_nobody_listens(address):
+        raise NotReachedError(f"nobody is at {address}", f"connecting: {reason}", consequence, remedy)
+
+
 @contextmanager
 def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq.Socket[bytes]]:
     """Give a DEALER socket that is connected; an error says that nobody is there, or that the address is none.
@@ -279,13 +288,10 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
     :param remedy: what to do when nobody is there.
     """
     from scale0_core.client.kit.link import Link
-    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import resolve
     from scale0_core.client.kit.sessions import Limits
 
-    what, nothing = f"nobody is at {address}", "nothing was sent"
-    if reason := why_nobody_listens(address):
-        raise NotReachedError(what, f"connecting: {reason}", nothing, remedy)
+    insist_on_listener(address, remedy=remedy)
     try:
         link = Link(resolve(address)[0], Limits(reconnect=True, max_message=-1, linger_ms=0))
     except AddressError as error:
@@ -293,7 +299,7 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
     with link:
         if not link.wait_until_connected(timeout, patient=True):
             why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-            raise NotReachedError(what, why, nothing, remedy)
+            raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", remedy)
         yield link.socket
 
 

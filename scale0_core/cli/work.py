@@ -25,11 +25,12 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
     Without a payload, or with -, it is read from stdin. A reply that comes in parts is written as it comes.
     """
     from scale0_core.client import Client
+    from scale0_core.client.kit.route import target
 
     chosen = kit.chosen_broker(broker)
     frames = [word.encode(errors="surrogateescape") for word in payload]
     if frames in ([], [b"-"]):
-        _insist_on_broker(chosen, "nothing was sent", "start it: scale0 broker; or name another one with --broker")
+        kit.insist_on_listener(target(chosen, "scale0", "frontend"))
         frames = [sys.stdin.buffer.read()]
     began = time.perf_counter()
     with Client(chosen, timeout=timeout) as client:
@@ -63,23 +64,15 @@ def serve(
     broker at a local address it ends with 69, unless --wait is given; later on it waits for its broker to come back.
     """
     from scale0_core.client import Worker
+    from scale0_core.client.kit.route import target
 
     chosen = kit.chosen_broker(broker, "default" if wait else "")
     if not wait:
-        _insist_on_broker(chosen, "nothing is served", "start it, or use --wait")
+        kit.insist_on_listener(target(chosen, "scale0", "frontend"), "nothing is served", "start it, or use --wait")
     worker = Worker(chosen, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
     kit.say(f"serving {service} at broker {chosen} as {worker.identity}; Ctrl-C ends it")
     worker.run()
-
-
-def _insist_on_broker(broker: str, consequence: str, remedy: str) -> None:
-    """Raise NotReachedError if nobody listens at a broker's local address."""
-    from scale0_core.client.kit.listening import why_nobody_listens
-    from scale0_core.client.kit.route import target
-
-    if reason := why_nobody_listens(target(broker, "scale0", "frontend")):
-        raise kit.NotReachedError(f"no broker {broker}", reason, consequence, remedy)
 
 
 def _runner(command: tuple[str, ...], timeout: float | None) -> Callable[..., bytes]:

@@ -191,8 +191,8 @@ def worker(
     from scale0_majordomo.client import Worker
 
     chosen = kit.chosen_broker(broker, "default" if wait else "")
-    if not wait and (reason := why_nobody_listens(target(chosen, "majordomo", "requests"))):
-        raise kit.NotReachedError(f"no broker {chosen}", reason, "nothing is served", "start it, or use --wait")
+    if not wait:
+        kit.insist_on_listener(target(chosen, "majordomo", "requests"), "nothing is served", "start it, or use --wait")
     serving = Worker(chosen, credit=credit)
     try:
         serving.add(service, _runner(command, timeout))

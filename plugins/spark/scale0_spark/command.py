@@ -521,9 +521,9 @@ def _pipes(broker: str | None) -> str:
     from scale0_core.client.kit.route import target
 
     chosen = kit.chosen_broker(broker)
-    if not chosen.startswith("tcp://") and (reason := why_nobody_listens(target(chosen, "zpipes", "pipes"))):
-        raise kit.NotReachedError(
-            f"no pipes at broker {chosen}", reason, "no Spark session was started",
+    if not chosen.startswith("tcp://"):
+        kit.insist_on_listener(
+            target(chosen, "zpipes", "pipes"), "no Spark session was started",
             "start a broker with the plugin zpipes: scale0 broker; or choose one: --broker NAME|ADDRESS",
         )  # fmt: skip
     return chosen

@@ -163,7 +163,7 @@ class PosterPlugin:
     def scale0_services(self, context: BrokerContext) -> list[Any]:
         self.context = context
         self.service = Stores(context.address("ipc://{runtime}/stores"), None)
-        self.service.on_job = self.note  # type: ignore[method-assign]
+        vars(self.service)["on_job"] = self.note
         return [self.service, Deaf(context.address("ipc://{runtime}/deaf"), None)]
 
     @hookimpl

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scale0_core.api import Event, Frames, Packing, printable
 from scale0_core.events import HEARTBEAT, JOIN, LEAVE, TASK
 from scale0_core.network.workers import LONGEST_LABEL, ServiceQueue, Task, Worker
-from scale0_core.packing import Answered
 from scale0_core.protocol.states import ClientEvent
 
 BEAT_EVERY = 1.0
@@ -31,10 +30,6 @@ class Telling:
         self._add = packing.add
         self._parts: dict[bytes, int] = {}
         """Bytes of the parts of answers that are not whole yet, by the numbers of the tasks."""
-        self.answered: Callable[[Task, Worker, str, Frames, float], None] = (
-            self._answered if Answered is None else Answered(events, Task, Worker, self._answered)
-        )
-        """Tells of a task that a worker answered. There is one such event for each task: most are told in C."""
 
     def regroup(self, group: str) -> None:
         """Note that the broker is in another group from now on."""
@@ -45,7 +40,8 @@ class Telling:
         """Count a part of an answer."""
         self._parts[task.number] = self._parts.get(task.number, 0) + sum(map(len, body[2:]))
 
-    def _answered(self, task: Task, worker: Worker, outcome: str, body: Frames, now: float) -> None:
+    def answered(self, task: Task, worker: Worker, outcome: str, body: Frames, now: float) -> None:
+        """Tell of a task that a worker answered. There is one such event for each task."""
         size = len(body[2]) if len(body) == 3 else sum(map(len, body[2:]))
         if task.streamed:
             size += self._parts.pop(task.number, 0)

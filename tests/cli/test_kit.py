@@ -159,6 +159,7 @@ def test_without_a_folder_of_the_session_it_is_in_the_temporary_one(monkeypatch)
     assert str(kit.runtime_dir("north")) == f"/tmp/scale0-{os.getuid()}/north"
 
 
+@pytest.mark.real
 def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
     with pytest.raises(kit.NotReachedError) as caught:
         kit.ask(f"ipc://{tmp_path}/nobody", [b"x"], 0.1, remedy="start the plugin")

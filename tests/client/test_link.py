@@ -13,6 +13,8 @@ import zmq
 from scale0_core.client.link import RECONNECTING, Engine, Link
 from scale0_core.service import Frames
 
+pytestmark = pytest.mark.real
+
 Router = Callable[[], "zmq.Socket[bytes]"]
 
 

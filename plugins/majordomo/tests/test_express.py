@@ -254,6 +254,7 @@ def test_queues_in_c_and_in_python_do_the_same(steps):
     assert run(Entry, express.Share, express.FairQueue()) == run(Twin, queues.Share, queues.FairQueue())
 
 
+@pytest.mark.real
 def test_without_the_express_the_same_tests_pass():
     """Where no compiler is, the records and the way of all messages are those in Python."""
     here = Path(__file__).parent

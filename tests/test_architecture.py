@@ -12,6 +12,7 @@ Beyond those: one module imports stevedore, packages are typed, versions move in
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib
 import os
 import re
@@ -27,6 +28,7 @@ import pytest
 
 import scale0_core
 from scale0_core.protocol.states import draw
+from scale0_core.pytest_plugin import LANES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +57,18 @@ def package(plugin: Path) -> Path:
 CORE_SOURCES = sources(CORE)
 PLUGIN_SOURCES = sources(*(package(plugin) for plugin in PLUGINS))
 PLUGIN_TESTS = sources(*(plugin / "tests" for plugin in PLUGINS))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in CORE_SOURCES + PLUGIN_SOURCES + PLUGIN_TESTS}
+ALL_SOURCES = CORE_SOURCES + PLUGIN_SOURCES + PLUGIN_TESTS
+
+
+class Trees(dict[Path, ast.Module]):
+    """Parsed modules; each is parsed when a test asks for it."""
+
+    def __missing__(self, path: Path) -> ast.Module:
+        self[path] = ast.parse(path.read_text(encoding="utf-8"))
+        return self[path]
+
+
+TREES = Trees()
 
 
 def name_of(path: Path) -> str:
@@ -96,7 +109,7 @@ def breaches(paths: list[Path], modules: set[str]) -> list[str]:
 
 
 def test_the_sources_are_found():
-    names = {name_of(path) for path in TREES}
+    names = {name_of(path) for path in ALL_SOURCES}
     assert {"scale0_core.io.loop", "scale0_core", "scale0_core.cli", "scale0_echo.service"} <= names
     assert "scale0_core.container.host.ServiceHost" in imports(CORE / "io" / "loop.py")
     assert "zmq" in imports(CORE / "io" / "loop.py")
@@ -406,7 +419,7 @@ def test_the_api_needs_no_network():
 
 
 def test_only_the_plugins_module_imports_stevedore():
-    importing = [name_of(path) for path in TREES if breaches([path], {"stevedore"})]
+    importing = [name_of(path) for path in ALL_SOURCES if breaches([path], {"stevedore"})]
     assert importing == ["scale0_core.plugins"]
 
 
@@ -458,7 +471,7 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_no_module_is_too_long_to_read():
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_SOURCES}
     assert {name: count for name, count in lines.items() if count > LONGEST_MODULE} == {}
 
 
@@ -643,6 +656,20 @@ def test_every_folder_of_plugins_is_a_distribution():
     assert sorted(folders) == PLUGINS
 
 
+def test_lanes_alone_decide_which_tests_run_and_none_is_tried_again():
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    assert (options["scale0_lanes"], options["timeout"]) == (True, 300)
+    assert not {"-m", "-k"} & set(options["addopts"])
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    assert {"py", "spark", "wheels"} <= set(re.split(r"[,\s]+", tox["tox"]["env_list"]))
+    for lane in LANES:
+        assert f"pytest --lane {lane} " in tox[f"testenv:{lane}"]["commands"]
+    everything = "\n".join(value for section in tox.values() for value in section.values())
+    assert "reruns" not in everything
+    assert not re.search(r"pytest .*-m ", tox["testenv:py"]["commands"])
+
+
 def endless_waits(tree: ast.AST) -> Iterator[str]:
     """Find waits for child processes without a time limit."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
@@ -665,7 +692,7 @@ WAITING = sources(ROOT / "tests", ROOT / "bench", ROOT / "examples", *(plugin / 
 
 @pytest.mark.parametrize("path", WAITING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_wait_for_a_child_process_is_without_a_time_limit(path: Path):
-    assert list(endless_waits(ast.parse(path.read_text(encoding="utf-8")))) == []
+    assert list(endless_waits(TREES[path])) == []
 
 
 @pytest.mark.parametrize(
@@ -679,11 +706,12 @@ def test_such_waits_are_found(code: str):
     assert list(endless_waits(ast.parse(limited))) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_children_of_tests_heed_signals_also_under_nohup(name: str):
     code = (
         f"import os, signal; signal.signal(signal.{name}, signal.SIG_IGN)\n"
-        "from scale0_core.pytest_plugin import pytest_configure; pytest_configure()\n"
+        "from scale0_core.pytest_plugin import heed_signals; heed_signals()\n"
         "import subprocess, sys\n"
         f"show = 'import signal; print(signal.getsignal(signal.{name}) is signal.SIG_IGN)'\n"
         "subprocess.run([sys.executable, '-c', show], timeout=60)\n"
@@ -694,6 +722,7 @@ def test_children_of_tests_heed_signals_also_under_nohup(name: str):
     assert done.stdout.splitlines() == ["False", "goes on"]
 
 
+@pytest.mark.real
 def test_a_test_that_fails_beside_a_child_ends_and_so_does_the_child(tmp_path: Path):
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(
@@ -710,6 +739,7 @@ def test_a_test_that_fails_beside_a_child_ends_and_so_does_the_child(tmp_path: P
         os.kill(int(re.search(r"child (\d+)", done.stdout)[1]), 0)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("module", ["scale0_core", "scale0_core.cli", "scale0_core.__main__"])
 def test_the_command_line_starts_without_the_large_modules(module: str):
     large = ["zmq", "attr", "attrs", "stevedore", "rich", "pluggy", "asyncio"]

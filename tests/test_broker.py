@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import zmq
 
+pytestmark = pytest.mark.real
+
 SLEEPY = """
 import time
 from scale0_core.api import Endpoint, Job, PluginInfo, hookimpl

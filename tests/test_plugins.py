@@ -663,6 +663,7 @@ def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", [*BROKEN, "absent"])
 @pytest.mark.parametrize(
     ("told", "by"),

@@ -21,7 +21,10 @@ COMPILER = any(shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "
 
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="the native load generator needs a C compiler")
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc"),
+]
 
 
 def run_bench(name: str, *arguments: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Shell:
 
 
 @pytest.fixture
-def scale0(tmp_path):
+def scale0(real, tmp_path):
     # not below tmp_path: the path of a unix socket is short
     with tempfile.TemporaryDirectory(prefix="s0-") as sockets:
         yield Shell(tmp_path, Path(sockets))

@@ -155,6 +155,7 @@ def test_the_runtime_folder_is_that_of_the_session_or_a_temporary_one():
     assert str(default_runtime_dir("north", {})) == f"/tmp/scale0-{os.getuid()}/north"
 
 
+@pytest.mark.real
 def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
     with pytest.raises(kit.NotReachedError) as caught:
         kit.ask(f"ipc://{tmp_path}/nobody", [b"x"], 0.1, remedy="start the plugin")

@@ -89,7 +89,6 @@ def test_new_never_writes_over_what_exists(scale0):
     assert [path.name for path in mine.parent.iterdir()] == ["pyproject.toml"]
 
 
-@pytest.mark.slow
 def test_a_new_plugin_installed_beside_the_core_passes_its_tests(scale0, tmp_path):
     def run(*command, folder=tmp_path):
         done = subprocess.run(

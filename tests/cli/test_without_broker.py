@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 LIMIT = 15.0
 """Far below the timeouts that are given, far above what a busy machine needs to start Python."""
 

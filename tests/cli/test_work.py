@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 SCALE0 = [sys.executable, "-m", "scale0_core"]
 
 

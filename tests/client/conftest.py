@@ -79,7 +79,7 @@ class Flavour(testing.Flavour):
 
 
 @pytest.fixture(params=["sync", "aio"])
-def flavour(request: pytest.FixtureRequest) -> Iterator[Flavour]:
+def flavour(real: None, request: pytest.FixtureRequest) -> Iterator[Flavour]:
     with contextlib.ExitStack() as stack:
         yield Flavour(request.param, stack)
 
@@ -118,14 +118,14 @@ class Programs:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
+def programs(real: None, tmp_path: Path) -> Iterator[Programs]:
     running = Programs(tmp_path)
     yield running
     running.close()
 
 
 @pytest.fixture
-def restart() -> Iterator[Callable[[ProcessBroker], ProcessBroker]]:
+def restart(real: None) -> Iterator[Callable[[ProcessBroker], ProcessBroker]]:
     """Start a broker again that was killed: the same name, the same folder."""
     with contextlib.ExitStack() as stack:
 

@@ -12,6 +12,8 @@ from scale0_core.client.kit.engine import Engine
 
 from .test_link import Notes
 
+pytestmark = pytest.mark.real
+
 UP, DOWN = 0.15, 1.15
 
 

@@ -15,6 +15,8 @@ from scale0_core.client.kit.link import Link
 from scale0_core.client.kit.sessions import Limits
 from scale0_core.service import Frames
 
+pytestmark = pytest.mark.real
+
 Router = Callable[[], "zmq.Socket[bytes]"]
 
 

@@ -12,6 +12,8 @@ import zmq
 
 from scale0_core.client.kit.listening import why_nobody_listens
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def listener():

@@ -17,6 +17,8 @@ from scale0_core.io.clock import SteadyClock
 from scale0_core.io.loop import DRAIN_PAUSE, Loop
 from scale0_core.service import Endpoint, Job, SocketKind
 
+pytestmark = pytest.mark.real
+
 LONG_MS = 5000
 TURNS = 2000
 

@@ -103,6 +103,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.mark.real
 def test_a_broker_that_cannot_keep_records_does_not_start(folder: Path):
     (folder / "data").write_text("a file where a folder should be")
     config = folder / "broker.toml"
@@ -192,6 +193,7 @@ def campaign(rounds: int, plant: str = "") -> None:
         killed.rounds(rounds, acknowledged.step, acknowledged.check)
 
 
+@pytest.mark.real
 def test_every_change_that_was_acknowledged_is_there_after_kill_9():
     campaign(3)
 
@@ -214,6 +216,7 @@ network.FileStore._write = early
 """
 
 
+@pytest.mark.real
 def test_a_broker_that_acknowledges_before_the_record_is_safe_is_caught():
     with pytest.raises(AssertionError, match=r"round [1-5]:"):
         campaign(5, EARLY)

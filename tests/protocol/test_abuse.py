@@ -63,7 +63,7 @@ def samples() -> Iterator[Any]:
 DISABLING = sample("management", "m", "MANAGEMENTREQ", command="disable")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_the_broker_keeps_its_contract_whatever_comes(talk, seed: int):
     # a high threshold, or silence would keep most of it away
     report = check_service(
@@ -79,7 +79,7 @@ def test_the_broker_keeps_its_contract_in_every_state(talk, state: BrokerState):
     check_service(lambda: talk(state=state, users=USERS).broker, messages=2000, samples=[*samples(), DISABLING])
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_million_messages(talk, monkeypatch: pytest.MonkeyPatch):
     small_bounds(monkeypatch)
     script = talk(users=USERS, error_client_threshold=1000, max_task_timeout=5000)

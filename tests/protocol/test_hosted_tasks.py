@@ -339,7 +339,7 @@ def test_one_router_takes_tasks():
 # --- anything at all --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.seeds(5)
 def test_every_task_ends_exactly_once(talk, seed):
     random, broker = Random(seed), talk()
     link = Link(broker, HostLimits(errors=10_000))

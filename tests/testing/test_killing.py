@@ -8,6 +8,8 @@ import pytest
 
 from scale0_core.testing import KilledBroker, ProcessBroker
 
+pytestmark = pytest.mark.real
+
 
 def test_a_round_kills_the_broker_then_checks_another_one_on_the_same_data():
     calls: list[str] = []

@@ -8,6 +8,8 @@ import sys
 import pytest
 import zmq
 
+pytestmark = pytest.mark.real
+
 
 def command(*arguments):
     return [sys.executable, "-m", "scale0_core", "discovery", *arguments]

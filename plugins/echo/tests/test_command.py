@@ -8,6 +8,8 @@ import sys
 import pytest
 import zmq
 
+pytestmark = pytest.mark.real
+
 
 def scale0(*arguments):
     """Run the command line in a process of its own."""

@@ -31,6 +31,8 @@ from scale0_majordomo import (
     WorkerError,
 )
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[3]
 BIND = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

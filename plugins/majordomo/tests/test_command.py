@@ -14,6 +14,8 @@ import pytest
 
 from scale0_majordomo import CallTimedOutError, Client, RemoteError, Worker
 
+pytestmark = pytest.mark.real
+
 BIND = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
 
 

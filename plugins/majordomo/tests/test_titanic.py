@@ -685,7 +685,7 @@ class World:
             assert status == b"500" or (status == b"300" and ident not in self.replied)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.seeds(40)
 def test_what_was_confirmed_is_executed_and_its_reply_stays_readable(tmp_path, seed):
     world = World(tmp_path, seed)
     for _ in range(150):

@@ -7,6 +7,8 @@ import zmq
 
 from scale0_core.testing.killing import KilledBroker
 
+pytestmark = pytest.mark.real
+
 SETTINGS = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"], "titanic": True, "bridge": False}}}
 PATIENCE_MS = 20_000
 

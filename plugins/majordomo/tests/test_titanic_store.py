@@ -242,7 +242,7 @@ def test_a_path_that_cannot_be_opened_is_an_error(tmp_path):
             Store(path).open()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.seeds(30)
 def test_damage_is_an_error_or_unseen_and_never_a_crash(folder, seed):
     random = Random(seed)
     path = folder / "titanic.db"
@@ -277,7 +277,7 @@ def test_a_full_disk_fails_the_group_and_nothing_else(store):
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_what_was_committed_is_there_after_a_crash_at_any_moment(folder, tmp_path, seed):
     """A model beside the store; now and then the process dies, with a group half written into the log."""
     random = Random(seed)
@@ -339,6 +339,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.real
 def test_what_was_confirmed_survives_kill_9(tmp_path):
     path = tmp_path / "titanic.db"
     with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:

@@ -166,7 +166,7 @@ def test_on_a_quiet_day_there_is_one_tree_and_it_stays():
     assert world.at_the_end() == before
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_a_restart_of_the_broker_moves_nobody(seed):
     world = World(seed)
     world.net.run(2 * LEASE)
@@ -181,7 +181,7 @@ def test_a_restart_of_the_broker_moves_nobody(seed):
 
 @pytest.mark.requirement("M35")
 @pytest.mark.requirement("M41")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_when_the_root_dies_the_others_have_one_root_within_two_leases(seed):
     world = World(seed)
     world.net.run(2 * LEASE)
@@ -197,7 +197,7 @@ def test_when_the_root_dies_the_others_have_one_root_within_two_leases(seed):
 
 
 @pytest.mark.requirement("M41")
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.seeds(25)
 def test_after_loss_deaths_restarts_and_partitions_there_is_one_tree_again(seed):
     world = World(seed)
     net, random = world.net, world.random

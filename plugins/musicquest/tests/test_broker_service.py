@@ -331,7 +331,7 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_keeps_the_contract_of_services_and_answers_all(seed):
     report = check_service(MusicBroker, samples=SAMPLES, seed=seed)
     assert report.sends + report.undelivered == report.messages, "nothing is met with silence"

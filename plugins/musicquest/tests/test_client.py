@@ -33,6 +33,8 @@ from scale0_musicquest.songs import Hit, Holder, Song
 
 from .music_peers import FakeBroker, FakeServer, peers, song_of
 
+pytestmark = pytest.mark.real
+
 CONTENT = random.Random(1).randbytes(3_333_333)
 SONGS = {"a.wav": CONTENT, "b.wav": b"NF", "empty.wav": b"", "exact.wav": CONTENT[:1_000_000]}
 

@@ -38,6 +38,7 @@ class ServerWithAnother(FakeServer):
             self.others = others
 
 
+@pytest.mark.real
 @pytest.mark.requirement("M39")
 @pytest.mark.parametrize("fault", ["dies", "damages"])
 def test_another_song_of_the_name_at_the_own_server_does_not_hide_other_holders(tmp_path, fault):

@@ -13,6 +13,8 @@ from scale0_musicquest.client import MusicClient, NoBrokerError, NoServerError
 from .music_peers import FakeBroker, FakeServer, peers
 from .test_client import nobody
 
+pytestmark = pytest.mark.real
+
 SONG = {"a.wav": b"a"}
 PORTS = {"plugin": {"musicquest-broker": {name: ["tcp://127.0.0.1:*"] for name in ("bind_servers", "bind_clients")}}}
 

@@ -612,7 +612,7 @@ def encoded(frames):
     return tuple(frame if isinstance(frame, bytes) else frame.encode() for frame in plain)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_the_service_keeps_its_contract_whatever_comes(tmp_path, seed):
     father = ("", "none", "tcp://127.0.0.1:4400", "")[seed]
     report = check_service(

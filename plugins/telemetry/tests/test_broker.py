@@ -22,6 +22,8 @@ from scale0_telemetry.observer.publisher import Publisher
 from scale0_telemetry.observer.sink import Sink
 from scale0_telemetry.settings import TelemetrySettings
 
+pytestmark = pytest.mark.real
+
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
 

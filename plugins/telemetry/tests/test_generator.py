@@ -47,13 +47,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def month(real: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300,000 events of four weeks."""
     folder = tmp_path_factory.mktemp("month")
     generate(folder, rows=300_000, seed=5, days=28)
     return folder
 
 
+@pytest.mark.real  # takes seconds
 @pytest.mark.parametrize(
     ("rows", "days", "brokers"), [(1, 1, 1), (2, 30, 4), (7, 1, 3), (999, 28, 3), (20_001, 3, 1), (5_000, 9, 64)]
 )

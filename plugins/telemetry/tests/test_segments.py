@@ -204,7 +204,7 @@ def noisy_events(chance, count):
     return [(chance.choice(KINDS), 0.0, chance.randbytes(9).hex(), chance.getrandbits(62)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(12)
 def test_open_segments_count_for_the_quota(tmp_path, monkeypatch, seed):
     """Whatever is written, of however many kinds, and whenever one looks."""
     chance = random.Random(seed)

@@ -52,6 +52,7 @@ def test_kinds_of_others_may_be_sampled():
     assert TelemetrySettings(sampling={"weather": 0.5, "task": 1.0}).sampling["weather"] == 0.5
 
 
+@pytest.mark.real
 def test_a_broker_that_does_not_use_it_does_not_load_pyarrow():
     code = "import sys, scale0_telemetry.plugin; print('pyarrow' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -33,6 +33,8 @@ from scale0_zpipes import (
     Stage,
 )
 
+pytestmark = pytest.mark.real
+
 
 def address_of(broker) -> str:
     return broker.address("zpipes", "pipes", 1)

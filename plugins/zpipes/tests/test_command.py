@@ -22,6 +22,8 @@ from scale0_core.cli import kit
 from scale0_zpipes import Pipe
 from scale0_zpipes.service import binary
 
+pytestmark = pytest.mark.real
+
 
 def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "scale0_core", "zpipes", *arguments]

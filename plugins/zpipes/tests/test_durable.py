@@ -302,7 +302,7 @@ class Run:
             ok(self.script, "ACK", "d", "", str(batch[-1][0]))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeds(3)
 def test_conformance_with_a_journal(seed):
     check_service(lambda: ZpipesService(ZpipesSettings(durable=("*",)), journal=Journal(SimDisk())), seed=seed)
 

@@ -15,6 +15,8 @@ from scale0_core.testing import KilledBroker, ProcessBroker
 from scale0_zpipes import Pipe, aio
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
 
+pytestmark = pytest.mark.real
+
 ROUNDS = [pytest.param(3, id="short"), pytest.param(200, id="campaign", marks=pytest.mark.soak)]
 CAUGHT_IN = 5
 PATIENCE_MS = 30_000

@@ -22,6 +22,8 @@ from scale0_zpipes import Pipe, PipeLostError, PipeTimeoutError, PipeTooLargeErr
 from scale0_zpipes.batches import pack_chunks
 from scale0_zpipes.service import binary
 
+pytestmark = pytest.mark.real
+
 MIB = 1024 * 1024
 MAX_MESSAGE = MIB
 

@@ -124,9 +124,9 @@ DOES_IO = {
 }  # fmt: skip
 """Sockets, threads, processes, clocks, and all else that gives another answer the next time, such as chance."""
 
-NO_IO = {"random.Random", "datetime.timedelta", "concurrent.futures.InvalidStateError"}
+NO_IO = {"random.Random", "datetime.timedelta"}
 """A generator gives the same numbers for the same seed; that it gets one is looked at below. A length of time is no
-clock, and an error no thread."""
+clock."""
 
 IO_EXCEPTIONS = {
     "scale0_discovery.plugin imports secrets": "a mark of this start, drawn once; the service is handed it",
@@ -275,7 +275,6 @@ PROGRAMS = {
 """Parts of a command."""
 
 ZMQ_IN_CLIENTS = {
-    "scale0_majordomo.client.link",
     "scale0_musicquest.client.link",
     "scale0_musicquest.client.transfer",
     "scale0_zpipes.client.link",
@@ -496,6 +495,7 @@ LOOKUPS = {
     ("scale0_core.cli.failures", "as_text"): "a constant of this module",
     ("scale0_core.cli.plugins", "_hooks"): "the names in hookspecs",
     ("scale0_core.io.sockets", "open_socket"): "an enum's value, and the options that a plugin's author wrote",
+    ("scale0_core.testing.flavours", "__getattr__"): "passes on what a test asks for",
 }
 """Functions that may look up an attribute by a name that is not written there, and where the name comes from."""
 

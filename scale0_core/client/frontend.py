@@ -201,19 +201,18 @@ class ClientSession:
             self.calls.resume(now)
         try:
             if len(frames) > 4 and frames[1] == wire.TASKREPLY and frames[0] == wire.FRONTEND:
-                self._on_reply(frames[2], frames[4], frames[5:])
+                if frames[2]:
+                    self._on_reply(wire.read_options(frames[2]), frames[4], frames[5:])
+                else:
+                    self.calls.final(frames[4], frames[5:])
             else:
                 self._receive_any(wire.read_message(frames, routed=False), now)
         except MalformedError as error:
             self.malformed += 1
             LOG.warning("the broker sent something that cannot be read", broker=self.address, reason=error.reason)
 
-    def _on_reply(self, options: bytes, ident: bytes, payload: Frames) -> None:
+    def _on_reply(self, told: Options, ident: bytes, payload: Frames) -> None:
         calls = self.calls
-        if not options:
-            calls.final(ident, payload)
-            return
-        told = wire.read_options(options)
         if "code" in told:
             calls.failed(ident, lambda call: self._failure(call, *_code(told)))
         elif told.get("more") is True:

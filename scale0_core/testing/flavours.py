@@ -1,5 +1,7 @@
 """Both flavours of a client behind one face, so that one test serves both: the fixture ``flavour``."""
 
+# does I/O: an asyncio loop on a thread
+
 from __future__ import annotations
 
 import asyncio
@@ -8,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from operator import methodcaller
 from typing import Any
 
 PATIENCE = 60.0
@@ -89,12 +92,12 @@ class Flavour:
         self._loop: Loop | None = None
 
     def make(
-        self, threads: Callable[..., Any], aio: Callable[..., Any], *arguments: Any, close: str = "close",
-        **options: Any,
+        self, threads: Callable[..., Any], aio: Callable[..., Any], *arguments: Any,
+        close: Callable[[Any], object] = methodcaller("close"), **options: Any,
     ) -> Any:  # fmt: skip
         """Make an object by the one for threads or the one for asyncio, which is awaited if it can be.
 
-        :param close: the method that ends it; "" if the test does that.
+        :param close: ends it.
         """
         if self.name == "sync":
             made = threads(*arguments, **options)
@@ -103,6 +106,5 @@ class Flavour:
                 self._loop = Loop()
                 self._stack.callback(self._loop.close)
             made = _Blocking(self._loop, self._loop.call(aio, *arguments, **options))
-        if close:
-            self._stack.callback(getattr(made, close))
+        self._stack.callback(close, made)
         return made

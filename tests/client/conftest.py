@@ -66,7 +66,7 @@ class Flavour(testing.Flavour):
 
     def idle_worker(self, address: str, services: dict[str, Any] | None = None, **options) -> Any:
         options = {"heartbeat_interval": 0.2, **options}
-        worker = self.make(Worker, aio.Worker, address, close="stop", **options)
+        worker = self.make(Worker, aio.Worker, address, close=lambda worker: worker.stop(), **options)
         for name, function in (services or {}).items():
             worker.add(name, function)
         return worker

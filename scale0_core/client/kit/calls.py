@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import InvalidStateError
 from functools import lru_cache, partial
 from itertools import count
 from random import Random
@@ -84,19 +83,19 @@ class FutureSink:
         """Take the reply."""
         if self._number:
             reply.number = self._number
-        if not self._future.done():
-            try:  # noqa: SIM105  a context manager would cost as much as all the rest
-                self._future.set_result(reply)
-            except InvalidStateError:
-                pass  # another thread cancelled it a moment ago
+        try:
+            self._future.set_result(reply)
+        except Exception:  # each flavour has an error of its own for that
+            if not self._future.cancelled():
+                raise
 
     def fail(self, error: CallError) -> None:
         """Take the error."""
-        if not self._future.done():
-            try:  # noqa: SIM105
-                self._future.set_exception(error)
-            except InvalidStateError:
-                pass
+        try:
+            self._future.set_exception(error)
+        except Exception:
+            if not self._future.cancelled():
+                raise
 
 
 class Call:

@@ -186,7 +186,6 @@ def worker(
       scale0 majordomo worker upper -- tr a-z A-Z
       scale0 majordomo worker resize --credit 4 -- convert - -resize 50% -
     """  # noqa: D301
-    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import target
     from scale0_majordomo.client import Worker
 

@@ -517,7 +517,6 @@ def stream(
 
 def _pipes(broker: str | None) -> str:
     """Return the broker of the pipes; an error says at once that nobody is there."""
-    from scale0_core.client.kit.listening import why_nobody_listens
     from scale0_core.client.kit.route import target
 
     chosen = kit.chosen_broker(broker)

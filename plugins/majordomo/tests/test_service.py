@@ -559,6 +559,42 @@ def test_a_worker_that_cannot_be_reached_is_gone_and_the_request_was_no_try():
     assert len(majordomo.mmi("workers", "echo")[1]) == 1
 
 
+def test_the_last_reply_of_a_worker_that_is_gone_already_is_taken():
+    """ZeroMQ takes nothing for a peer that has left, while what that sent before is still to be read."""
+    majordomo = Majordomo(resend=False, heartbeat=2.5)
+    majordomo.ready("w")
+    majordomo.ask("c")
+    address = majordomo.gets("w", "hello")
+    majordomo.refuse(SOCKET, "w")
+    majordomo.lose_peer(SOCKET)
+    majordomo.sleep(0.005)  # the broker asks whether it is there
+    majordomo.ready("other")
+    majordomo.ask("c", "next")
+    majordomo.gets("other", "next")
+    majordomo.reply("w", address, "r")
+    majordomo.leave("w")
+    majordomo.answered("c", "r")
+    assert majordomo.totals["retried"] == majordomo.totals["failed"] == 0
+    conserved(majordomo.service)
+
+
+def test_a_worker_that_is_gone_and_says_nothing_more_is_lost_in_a_moment():
+    majordomo = Majordomo()
+    majordomo.ready("w")
+    majordomo.ask("c")
+    majordomo.gets("w", "hello")
+    majordomo.refuse(SOCKET, "w")
+    majordomo.lose_peer(SOCKET)
+    majordomo.sleep(0.005)
+    majordomo.ready("other")
+    majordomo.sleep(0.049)
+    majordomo.expect_nothing()
+    majordomo.sleep(0.002)
+    majordomo.gets("other", "hello")
+    assert len(majordomo.mmi("workers", "echo")[1]) == 1
+    conserved(majordomo.service)
+
+
 @pytest.mark.parametrize("reason", ["EHOSTUNREACH", "EAGAIN"])
 def test_what_never_left_may_go_to_another_worker_even_where_nothing_is_repeated(reason):
     majordomo = Majordomo(resend=False, max_tries=1, max_queue=2)
@@ -584,6 +620,7 @@ def test_a_lost_connection_makes_the_broker_ask_busy_workers():
     majordomo.beaten("dead")  # the ROUTER took it still
     majordomo.refuse(SOCKET, "dead")
     majordomo.sleep(0.05)
+    majordomo.sleep(0.05)  # its last words may be unread
     majordomo.gets("live", "hello")
     majordomo.sleep(1.0)
     majordomo.expect_nothing()

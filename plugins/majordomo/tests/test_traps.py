@@ -227,6 +227,7 @@ def test_trap_14_a_worker_that_reconnects_under_a_new_id_is_told_so_and_its_requ
     majordomo.refuse(SOCKET, "\0old")
     majordomo.lose_peer(SOCKET)
     majordomo.sleep(0.005)
+    majordomo.sleep(0.05)  # its last words may be unread
     majordomo.reply("\0new2", majordomo.gets("\0new2", "hello"), "r")
     majordomo.answered("c", "r")
 

@@ -54,6 +54,8 @@ UNREAD = 1_000
 """Messages that ZeroMQ keeps for a peer that reads late; what is more waits in the core's outbox, bounded by bytes."""
 SWEEP_PAUSE = 0.05
 """Seconds between looks at the queues for requests that have waited for too long, when there are some all the time."""
+LAST_WORDS = 0.05
+"""Seconds in which the replies are read that a worker sent before it was gone."""
 GONE_PAUSE = 0.25
 """Seconds after which the requests of clients that could not be reached are looked for."""
 REFUSALS_LOGGED_EVERY = 10.0
@@ -103,6 +105,8 @@ class MajordomoService(Observed, Backpressure):
         self._queues: dict[Service, None] = {}
         """Services with requests that may become due."""
         self._sweep_due = NEVER
+        self._leaving: dict[Worker, float] = {}
+        """Workers that cannot be reached, and until when their last replies are taken."""
         self._gone: set[bytes] = set()
         """Clients that could not be reached and will not come back, until their requests are looked for."""
         self._gone_due = NEVER
@@ -180,6 +184,8 @@ class MajordomoService(Observed, Backpressure):
     def next_deadline(self) -> float | None:
         """Say when something is due."""
         due = min(self._sweep_due, self._watch.due, self._gone_due, self._resume_due, self._timers.due)
+        if self._leaving:
+            due = min(due, next(iter(self._leaving.values())))
         if self._titanic is not None and (titanic := self._titanic.next_deadline()) is not None:
             due = min(due, titanic)
         return None if due == NEVER else due
@@ -196,6 +202,7 @@ class MajordomoService(Observed, Backpressure):
         for request in self._timers.expire(now):
             request.timed = False
             effects += self._time_over(request)
+        effects += self._lose_leaving(now)
         if self._resume_due <= now:
             effects += self._resume(now)
         if self._gone_due <= now:
@@ -229,9 +236,7 @@ class MajordomoService(Observed, Backpressure):
         if reason == FULL:
             request = self._request_in(frames, worker)
             return self._take_back(worker, request, now) if request is not None else ()
-        for request in worker.in_hand.values():
-            request.unsent = request.given == now  # what was given in this turn has not left
-        return self._lose(worker, "cannot be reached", now)
+        return self._unreachable(worker, now)
 
     def on_stop(self, now: float) -> Iterable[Effect]:
         """Tell everybody that the broker stops: workers, and clients that understand it."""
@@ -320,7 +325,7 @@ class MajordomoService(Observed, Backpressure):
             return self._lose(worker, "disconnected", now) if worker is not None else ()
         if worker is None:
             return self._ready(peer, said, now) if word is Word.READY else self._unknown(peer, said)
-        if word is Word.READY and self._watch.may_be_another(worker):
+        if word is Word.READY and (worker in self._leaving or self._watch.may_be_another(worker)):
             # the old connection is gone, since ZeroMQ has let in another of the same routing id
             return [*self._lose(worker, "cannot be reached", now), *self._ready(peer, said, now)]
         worker.heard = now
@@ -391,6 +396,7 @@ class MajordomoService(Observed, Backpressure):
             self._telling.left(worker, why, now)
         service = worker.service
         del self._workers[worker.peer]
+        self._leaving.pop(worker, None)
         service.leave(worker)
         self._watch.end(worker)
         LOG.debug("a worker is gone", service=service.name, peer=worker.peer, why=why, in_hand=len(worker.in_hand))
@@ -398,6 +404,32 @@ class MajordomoService(Observed, Backpressure):
         worker.in_hand.clear()
         effects = self._hand_on(worker, held, now)
         self._tidy(service)
+        return effects
+
+    def _unreachable(self, worker: Worker, now: float) -> Iterable[Effect]:
+        """Give nothing more to a worker whose connection is gone; it keeps what it had, for its replies may be unread.
+
+        ZeroMQ takes nothing more for a peer that has left, while messages that it sent before still wait to be read.
+        """
+        if worker in self._leaving:
+            return ()
+        unsent = [request for request in worker.in_hand.values() if request.given == now]
+        for request in unsent:
+            request.unsent = True  # what was given in this turn has not left
+        if len(unsent) == len(worker.in_hand):
+            return self._lose(worker, "cannot be reached", now)
+        self._leaving[worker] = now + LAST_WORDS
+        for request in unsent:
+            del worker.in_hand[request.address]
+        if worker.credit != DRAINING:
+            worker.service.drain(worker)
+        return self._hand_on(worker, unsent, now)
+
+    def _lose_leaving(self, now: float) -> list[Effect]:
+        """Let go of the workers that cannot be reached, and of which all has been read."""
+        effects: list[Effect] = []
+        while self._leaving and next(iter(self._leaving.values())) <= now:
+            effects += self._lose(next(iter(self._leaving)), "cannot be reached", now)
         return effects
 
     def _drain(self, worker: Worker, begun: Frames, now: float) -> Iterable[Effect]:

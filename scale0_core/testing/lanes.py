@@ -50,14 +50,18 @@ def _scale(item: pytest.Item, done: set[object]) -> None:
     """Change how many examples Hypothesis tries. Settings of a test go before those of a profile, so change them."""
     from hypothesis import settings
 
-    method = getattr(item, "obj", None)
+    def fewer(asked: settings) -> settings:
+        return settings(asked, max_examples=scaled(item.config, asked.max_examples, fewest=10), deadline=None)
+
+    method: Any = getattr(item, "obj", None)
     function = getattr(method, "__func__", method)
-    for owner, name in ((function, "_hypothesis_internal_use_settings"), (getattr(item, "cls", None), "settings")):
-        asked = vars(owner).get(name) if owner is not None else None
-        if isinstance(asked, settings) and owner not in done:
-            done.add(owner)
-            count = scaled(item.config, asked.max_examples, fewest=10)
-            setattr(owner, name, settings(asked, max_examples=count, deadline=None))
+    asked = getattr(function, "_hypothesis_internal_use_settings", None)
+    if asked is not None and function not in done:
+        function._hypothesis_internal_use_settings = fewer(asked)  # noqa: SLF001 -- there is no other way
+    machine: Any = getattr(item, "cls", None)  # of a state machine
+    if machine is not None and isinstance(vars(machine).get("settings"), settings) and machine not in done:
+        machine.settings = fewer(machine.settings)
+    done |= {function, machine}
 
 
 class Lanes:

@@ -48,7 +48,7 @@ class Part:
 
 
 @pytest.fixture
-def peer() -> Iterable[Any]:
+def peer(real: None) -> Iterable[Any]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.set_hwm(10_000)
         socket.setsockopt(zmq.RCVTIMEO, 20_000)

@@ -17,6 +17,8 @@ from scale0_telemetry.observer.columns import Columns
 from scale0_telemetry.observer.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
 
+pytestmark = pytest.mark.real
+
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 READ = (events.PIPE_READ, 1.5, "orders", 3, 300)
@@ -97,6 +99,7 @@ def chunks(batch):
     return found
 
 
+@pytest.mark.quick
 def test_a_chunk_is_a_stream_of_one_record_batch_of_all_kinds():
     batches = Columns("left", 7).convert([(NOON, [("scale0", [TASK, TASK]), ("zpipes", [READ])])])
     [chunk], too_large = cut(batches)
@@ -130,6 +133,7 @@ MARGIN = 1024
 TOLD = st.lists(st.tuples(st.sampled_from("ab"), TEXTS), min_size=1, max_size=30)
 
 
+@pytest.mark.quick
 @settings(max_examples=100, deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=5), st.integers(1, 40), st.integers(4_000, 20_000))
 def test_any_batches_come_out_in_chunks_within_the_limits(puts, most_rows, most_bytes):

@@ -30,6 +30,8 @@ from scale0_core.client.kit.sessions import Limits
 from scale0_core.errors import AddressError, NotReachedError, Scale0Error, TimedOutError
 from scale0_core.service import Frames
 
+pytestmark = pytest.mark.real
+
 PATIENCE = 20.0
 
 

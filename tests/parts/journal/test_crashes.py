@@ -225,6 +225,7 @@ def rounds(folder: Path, count: int, plant: str = "") -> None:
             number = found.version
 
 
+@pytest.mark.real
 def test_what_was_confirmed_survives_kill_9(tmp_path: Path):
     rounds(tmp_path / "disk", 4)
 
@@ -235,6 +236,7 @@ def test_what_was_confirmed_survives_kill_9_at_length(tmp_path: Path):
     rounds(tmp_path / "disk", 200)
 
 
+@pytest.mark.real
 def test_a_journal_that_confirms_too_early_is_caught(tmp_path: Path):
     with pytest.raises(AssertionError, match="was said to be done"):
         rounds(tmp_path / "disk", 5, TOO_EARLY)

@@ -360,6 +360,13 @@ class Dispatcher:
         self._changed(worker)
         return sends
 
+    def withdraw(self, worker: Worker, now: float) -> None:
+        """Give nothing more to a worker that cannot be reached; it keeps what it had, for its replies may be unread."""
+        if self.telling is not None:
+            self.telling.gone(worker, ClientEvent.LOST, now)
+        worker.offer(())
+        self._hold(worker)
+
     def _take_back(self, task: Task, lost: Worker, now: float, *, delivered: bool) -> list[Send]:
         """Put a task that its worker cannot finish back at the head of the queue, or fail it."""
         earlier = _earlier(task)
@@ -385,10 +392,13 @@ class Dispatcher:
     def undelivered_task(self, number: bytes, worker: Worker, reason: str, now: float) -> list[Send]:
         """Take back a task that never left the broker; safe to send to another, whatever it is."""
         task = worker.in_hand.pop(number, None)
-        sends = self.lose(worker, ClientEvent.LOST, now) if reason != "EAGAIN" else self._hold(worker)
-        if task is not None and not task.done and task.worker is worker:
-            sends += self._take_back(task, worker, now, delivered=False)
-        return sends
+        if reason == "EAGAIN":
+            self._hold(worker)
+        else:
+            self.withdraw(worker, now)
+        if task is None or task.done or task.worker is not worker:
+            return []
+        return self._take_back(task, worker, now, delivered=False)
 
     def share(self, worker: Worker, now: float) -> list[Send]:
         """Offer the repeatable tasks of a worker that is silent to others as well; the first answer counts.
@@ -416,12 +426,11 @@ class Dispatcher:
                 task.service.queue.pop(task.number, None)
                 task.worker, task.earlier = worker, None
 
-    def _hold(self, worker: Worker) -> list[Send]:
+    def _hold(self, worker: Worker) -> None:
         """Give a worker whose connection is congested no more tasks until it is heard of."""
         worker.leave_queues()
         if worker.state in (ClientState.READY, ClientState.BUSY):
             worker.happen(ClientEvent.SILENCE)
-        return []
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -86,4 +86,5 @@ class Hosting:
         worker = self._dispatcher.workers.get((HOSTED, frames[0]))
         if worker is None or frames[1] == FORGET:
             return []
-        return self._dispatcher.undelivered_task(frames[2], worker, "EHOSTUNREACH", now)
+        sends = self._dispatcher.undelivered_task(frames[2], worker, "EHOSTUNREACH", now)
+        return [*sends, *self._dispatcher.lose(worker, ClientEvent.LOST, now)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Protocol
+from itertools import islice
+from typing import Protocol
 
 import attrs
 
@@ -22,12 +22,10 @@ from scale0_core.api import (
     FastPath,
     FormatError,
     Frames,
-    Job,
     JobResult,
     Packing,
     Provider,
     Registry,
-    Scale0Error,
     Send,
     ServiceStats,
     get_logger,
@@ -37,16 +35,12 @@ from scale0_core.config.changes import Changes
 from scale0_core.config.network import ALL, GroupBroker, NetworkConfig
 from scale0_core.config.tree import to_tree, tree_hash
 from scale0_core.events import CONFIG_CHANGE
-from scale0_core.network.dispatch import HOSTED, Dispatcher, client_rows, service_rows, task_error
+from scale0_core.network.commands import Commands
+from scale0_core.network.dispatch import HOSTED, Dispatcher, task_error
 from scale0_core.network.hosting import Hosting
 from scale0_core.network.management import (
-    Answer,
-    Arguments,
-    Deferred,
     DeferredReply,
     Management,
-    ManagementCommand,
-    ManagementError,
     Pending,
 )
 from scale0_core.network.negotiation import Negotiator, RunningConfig, answer
@@ -59,7 +53,7 @@ from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
 from scale0_core.protocol.messages import MalformedError, Message
-from scale0_core.protocol.states import BROKER, BrokerEvent, BrokerState, ClientEvent, allowed, step
+from scale0_core.protocol.states import BROKER, BrokerEvent, BrokerState, ClientEvent, step
 
 LOG = get_logger("network")
 
@@ -69,6 +63,9 @@ DRAIN_SECONDS = 10.0
 PROBES = (0.02, 0.2, 2.0)
 """Seconds after which lost connections are looked into together; the first may be too early to tell, and a client that
 was killed may have left more messages than are read by then."""
+
+LAST_WORDS = 0.05
+"""Seconds in which the replies are read that a worker sent before it was gone."""
 
 JUST_NOW = 0.1
 """Seconds since its last message within which a client is not probed."""
@@ -112,10 +109,10 @@ class BrokerService:
         remote_sockets: frozenset[str] = frozenset(),
     ) -> None:
         self._state = state
-        self._services = services
+        self.services = services
         self.counts: Counter[str] = Counter()
         self.registry = registry
-        self._store, self._wall_time = store, wall_time
+        self.store, self._wall_time = store, wall_time
         self._remote_sockets = remote_sockets
         self.endpoints: Mapping[str, Endpoint] = endpoints(sockets)
         # workers outlive a broker: the numbers of its tasks must not come again when the next one starts
@@ -124,15 +121,17 @@ class BrokerService:
         self.hosting = Hosting(self.dispatcher, lambda: self.running.network.identity)
         self.negotiator = Negotiator(running, self.dispatcher, wall_time, self._offence)
         self.offenders = Offenders(*_error_client_limits(running.network))
-        self.management = Management(running.network.users, self._management_commands())
+        self.management = Management(running.network.users, Commands(self).table())
         registry.measure_by("worker", self._stats)
         self._addresses: Mapping[str, tuple[str, ...]] = {}
         self._drain_until = -math.inf
         self._probes: list[float] = []
+        self._leaving: dict[Worker, float] = {}
+        """Workers that cannot be reached, and until when their last replies are taken."""
         self._lost: dict[str, float] = {}
         """When connections of a socket were last lost, by socket, until all who may be concerned were probed."""
         self._started: float | None = None
-        self._now = -math.inf
+        self.now = -math.inf
         """When the last job ended."""
         self._handlers = {
             wire.CHECKCONFIG: self.negotiator.check_config,
@@ -157,7 +156,8 @@ class BrokerService:
         """The state of the broker, which is that of all its services."""
         return self._state
 
-    def _set_state(self, state: BrokerState, now: float) -> None:
+    def set_state(self, state: BrokerState, now: float) -> None:
+        """Go to a state, and take all other services along."""
         if state is self._state:
             return
         self._state = state
@@ -174,7 +174,7 @@ class BrokerService:
     def _suspend_services(self) -> None:
         """Have all other services serve their peers only while the broker does."""
         reason = "" if self._state is BrokerState.ACTIVE else self._state.value
-        self._services.suspend(reason, self._drain_until, exempt=self.name)
+        self.services.suspend(reason, self._drain_until, exempt=self.name)
 
     @property
     def events(self) -> list[Event] | None:
@@ -256,12 +256,17 @@ class BrokerService:
         """Say when something is due."""
         tasks, clients = self.dispatcher.next_deadline(), self.negotiator.next_deadline()
         first = clients if tasks is None or (clients is not None and clients < tasks) else tasks
-        return first if not self._probes else self._probes[0] if first is None else min(first, self._probes[0])
+        if not self._probes and not self._leaving:
+            return first
+        soon = [*self._probes[:1], *islice(self._leaving.values(), 1)]
+        return min(soon if first is None else [first, *soon])
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Do what is due."""
         self.dispatcher.closed = self._silent(now)
         sends: list[Send] = [*self.dispatcher.on_deadline(now), *self.negotiator.on_deadline(now)]
+        while self._leaving and next(iter(self._leaving.values())) <= now:
+            sends += self._drop_leaving(next(iter(self._leaving)), now)
         if self._probes and self._probes[0] <= now:
             self._probes = [moment for moment in self._probes if moment > now]
             sends += [*self.negotiator.probe_busy(self._lost), *self._probe_frontends(now)]
@@ -298,19 +303,43 @@ class BrokerService:
                 return self._unless_disabled(self.dispatcher.undelivered_answer(key, frames, now), now)
             return ()
         start = 2 if worker.delimiter else 1
+        sends: list[Send] = []
         if frames[start + 1] == wire.TASK:
             sends = self.dispatcher.undelivered_task(bytes(frames[start + 4]), worker, reason, now)
-        elif reason == "EAGAIN":
-            return ()
-        else:
-            sends = []
         if reason != "EAGAIN":
-            sends += self.negotiator.drop(worker, ClientEvent.LOST, now)
+            sends += self._unreachable(worker, now)
         return self._unless_disabled(sends, now)
+
+    def _unreachable(self, worker: Worker, now: float) -> list[Send]:
+        """Let go of a worker whose connection is gone; for a moment it keeps its tasks: its replies may be unread.
+
+        ZeroMQ takes nothing more for a peer that has left, while messages that it sent before still wait to be read.
+        """
+        if not worker.in_hand:
+            return self._drop_leaving(worker, now)
+        if worker not in self._leaving:
+            self.dispatcher.withdraw(worker, now)
+            self._leaving[worker] = now + LAST_WORDS
+        return []
+
+    def _drop_leaving(self, worker: Worker, now: float) -> list[Send]:
+        self._leaving.pop(worker, None)
+        known = self.dispatcher.workers.get(worker.key) is worker
+        return self.negotiator.drop(worker, ClientEvent.LOST, now) if known else []
+
+    def _from_leaving(self, worker: Worker, message: Message, now: float) -> Iterable[Send]:
+        """Take what a worker said before it was gone, or says now that it is back under the same name."""
+        if message.command == wire.HEARTBEAT:
+            return ()
+        handler = self._handlers.get(message.command, self._unknown_command)
+        if message.command in (wire.CHECKCONFIG, wire.READY):
+            return [*self._drop_leaving(worker, now), *handler(worker.key, message, now)]
+        sends = handler(worker.key, message, now)
+        return sends if worker.in_hand else [*sends, *self._drop_leaving(worker, now)]
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
         """Go on where a job was waited for."""
-        self._now, token = now, result.token
+        self.now, token = now, result.token
         if isinstance(token, Pending):
             if self.state is BrokerState.DISABLED and token.command.name != "enable":
                 return self.management.too_late()
@@ -339,8 +368,10 @@ class BrokerService:
                 return self._management(key, message, now)
             if self.state is not BrokerState.ACTIVE:
                 return self._not_active(key, message, now)
-            handler = self._handlers.get(message.command, self._unknown_command)
             worker = self.dispatcher.workers.get(key)
+            if worker is not None and worker in self._leaving:
+                return self._from_leaving(worker, message, now)
+            handler = self._handlers.get(message.command, self._unknown_command)
             sends = handler(key, message, now)
             return sends if worker is None else [*sends, *self._heard_of(worker, message, now)]
         except MalformedError as error:
@@ -457,14 +488,15 @@ class BrokerService:
         unreachable = set(read.texts(message.options, "unreachable"))
         brokers = [
             {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
-            for group, broker in self._known_brokers()
+            for group, broker in self.known_brokers()
             if broker.identity not in unreachable and _serves(broker, services)
         ]
         if not brokers:
             return [answer(key, message, wire.ERROR, code=503, message="no broker is known that could help")]
         return [answer(key, message, wire.CHANGEBROKER, brokers=brokers, reason="asked for")]
 
-    def _known_brokers(self) -> list[tuple[str, GroupBroker]]:
+    def known_brokers(self) -> list[tuple[str, GroupBroker]]:
+        """Give the brokers of the configuration with their groups, the own group first."""
         running = self.running
         groups = {group.name: group for group in running.network.group_config}
         groups[running.own_group.name] = running.own_group
@@ -494,22 +526,22 @@ class BrokerService:
         given = tree_hash(to_tree(running.network.client_config("", (), group), "client"))
         self.negotiator.running = attrs.evolve(running, own_group=group, client_hash=given)
 
-    def _apply(self, running: RunningConfig) -> list[Effect]:
+    def apply(self, running: RunningConfig) -> list[Effect]:
         """Put a new version of the configuration into force, and publish it."""
         if running.version == self.running.version and self.state is not BrokerState.JOINING:
             return []
         self.negotiator.running = running
         self.set_addresses(self._addresses)
         self.dispatcher.configure(running.network)
-        hosted = self.hosting.offer(self._now)
+        hosted = self.hosting.offer(self.now)
         offenders = self.offenders
         offenders.threshold, offenders.window, offenders.penalty = _error_client_limits(running.network)
         self.management.set_users(running.network.users)
-        self._set_state(step(BROKER, self.state, BrokerEvent.CONFIGURED), self._now)
+        self.set_state(step(BROKER, self.state, BrokerEvent.CONFIGURED), self.now)
         LOG.info("new configuration", version=running.version, hash=running.hash[:12])
         if self.dispatcher.telling is not None:
             self.dispatcher.telling.regroup(running.network.group)
-        self._tell_change("config", "applied", running.version, self._now)
+        self._tell_change("config", "applied", running.version, self.now)
         published = self._publication() if "config" in self.endpoints and running.network.config_service else []
         return [*hosted, *published]
 
@@ -579,149 +611,6 @@ class BrokerService:
             reason = "management takes passwords over ipc and loopback only; network.management_insecure allows more"
             return [] if silent else [answer(key, message, wire.MANAGEMENTREP, code=403, message=reason)]
         return self.management.request(key, message, now, trusted=trusted, silent=silent)
-
-    def _management_commands(self) -> list[ManagementCommand]:
-        return [
-            ManagementCommand("state", "viewer", "the broker's state and totals", self._show_state),
-            ManagementCommand("list_clients", "viewer", "all frontends and backends", self._list_clients),
-            ManagementCommand("list_services", "viewer", "all services", self._list_services),
-            ManagementCommand("list_peers", "viewer", "other brokers that are configured", self._list_peers),
-            ManagementCommand("list_error_clients", "viewer", "connections met with silence", self._list_error_clients),
-            ManagementCommand("config", "viewer", "the configuration's version and hash", self._show_config),
-            ManagementCommand(
-                "clear_error_client", "operator", "forgive silenced connections", self._clear_error_client
-            ),
-            ManagementCommand("kick", "operator", "disconnect a worker by its identity", self._kick),
-            ManagementCommand("resume", "operator", "take a service out of quarantine", self._resume),
-            ManagementCommand("disable", "admin", "answer nothing but enable", self._disable),
-            ManagementCommand("enable", "admin", "answer again", self._enable),
-            ManagementCommand("reload_config", "admin", "read the configuration again", self._reload),
-        ]
-
-    def _show_state(self, _: Arguments, now: float) -> Answer:
-        dispatcher = self.dispatcher
-        return {
-            "identity": self.running.network.identity,
-            "state": self.state.value,
-            "config_version": self.running.version,
-            "config_hash": self.running.hash,
-            "workers": sum(not worker.hosted for worker in dispatcher.workers.values()),
-            "frontends": len(dispatcher.frontends),
-            "services": len(dispatcher.services),
-            "open_tasks": len(dispatcher.tasks),
-            "quarantined": self._services.quarantined(),
-            "counts": {**attrs.asdict(dispatcher.counts), "crowded": self.negotiator.crowded, **self.counts},
-        }, []
-
-    def _list_clients(self, _: Arguments, now: float) -> Answer:
-        return client_rows(self.dispatcher, now), []
-
-    def _list_services(self, _: Arguments, now: float) -> Answer:
-        rows = {row["service"]: {**row, "kind": "worker"} for row in service_rows(self.dispatcher.services)}
-        hosted = []
-        for entry in self.registry.providers():
-            if entry.kind == "hosted":
-                # where no worker elsewhere offers it, the figures of its tasks are its own, and no service beside it
-                alone = entry.tasks and rows.get(entry.service, {}).get("workers") == 1
-                hosted.append(self._hosted_row(entry, rows.pop(entry.service) if alone else {}))
-        return [*rows.values(), *hosted], []
-
-    def _hosted_row(self, entry: Provider, tasks: Mapping[str, Any]) -> dict[str, Any]:
-        stats = self.registry.stats(entry.service, "hosted")
-        told = {"service": entry.service, "kind": "hosted", "endpoints": list(entry.endpoints), "workers": 1}
-        counted = {"requests": stats.requests, "errors": stats.errors, "last_error": stats.last_error}
-        return {**tasks, **told, "state": entry.state, "tasks": entry.tasks, **counted}
-
-    def _list_peers(self, _: Arguments, now: float) -> Answer:
-        own = self.running.network.identity
-        return [
-            {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
-            for group, broker in self._known_brokers()
-            if broker.identity != own
-        ], []
-
-    def _list_error_clients(self, _: Arguments, now: float) -> Answer:
-        return self.offenders.listing(now), []
-
-    def _show_config(self, _: Arguments, now: float) -> Answer:
-        return {"config_version": self.running.version, "config_hash": self.running.hash}, []
-
-    def _clear_error_client(self, arguments: Arguments, now: float) -> Answer:
-        return {"cleared": self.offenders.clear(str(arguments.get("identity", "")))}, []
-
-    def _kick(self, arguments: Arguments, now: float) -> Answer:
-        identity = arguments.get("identity")
-        workers = self.dispatcher.workers.values()
-        found = [worker for worker in workers if worker.identity == identity and not worker.hosted]
-        if not found:
-            raise ManagementError(Code.NO_SERVICE, f"there is no worker {printable(identity)}")
-        effects: list[Effect] = []
-        for worker in found:
-            envelope: Frames = (worker.key[1], b"") if worker.delimiter else (worker.key[1],)
-            options = wire.write_options(code=403, message="disconnected by an operator")
-            effects.append((worker.key[0], (*envelope, wire.BACKEND, wire.DISCONNECTERROR, options)))
-            effects += self.negotiator.drop(worker, ClientEvent.REFUSED, now)
-        return {"kicked": len(found)}, effects
-
-    def _resume(self, arguments: Arguments, now: float) -> Answer:
-        name = arguments.get("name")
-        try:
-            resumed = self._services.resume(str(name))
-        except Scale0Error as error:
-            raise ManagementError(Code.FAILURE, f"{error.problem.what}: {error.problem.why}") from error
-        if not resumed:
-            raise ManagementError(Code.NO_SERVICE, f"no service of {printable(name)} is quarantined")
-        return {"resumed": resumed}, []
-
-    def _disable(self, _: Arguments, now: float) -> Answer:
-        return self._change_state(BrokerEvent.DISABLE), []
-
-    def _enable(self, _: Arguments, now: float) -> Answer:
-        if not allowed(BROKER, self.state, BrokerEvent.ENABLE):
-            raise ManagementError(Code.UNAVAILABLE, "this broker has no configuration yet")
-        return self._change_state(BrokerEvent.ENABLE), []
-
-    def _change_state(self, event: BrokerEvent) -> Deferred:
-        """Go to the state that follows when it is on record, and not before: what fails there changes nothing."""
-
-        def recorded(_: object) -> Answer:
-            state = step(BROKER, self.state, event)
-            sent_away = self._send_away() if state is BrokerState.DISABLED is not self.state else []
-            self._set_state(state, self._now)
-            return {"state": state.value}, [*sent_away]
-
-        return Deferred(Job("store", self._store.save_state, step(BROKER, self.state, event).value), recorded)
-
-    def _reload(self, arguments: Arguments, now: float) -> Answer:
-        read_again = partial(self._store.reload, force=arguments.get("force") is True)
-        return Deferred(Job("store", read_again, self.running), self._reloaded), []
-
-    def _reloaded(self, reloaded: Reloaded) -> Answer:
-        before = self.running.version, self.state
-        effects = self._apply(reloaded.running)
-        return {
-            "read": reloaded.source,
-            "config_version": reloaded.running.version,
-            "changed": before != (reloaded.running.version, self.state),
-            "took_effect": list(reloaded.changes.applied),
-            "needs_restart": list(reloaded.changes.restart),
-        }, effects
-
-    def _send_away(self) -> list[Send]:
-        """Tell everybody who is known where else to go, before the broker falls silent."""
-        own = self.running.network.identity
-        brokers = [
-            {"identity": broker.identity, "group": group, "frontend": broker.frontend, "backend": broker.backend}
-            for group, broker in self._known_brokers()
-            if broker.identity != own
-        ]
-        options = wire.write_options(brokers=brokers, reason="disabled", code=int(Code.OTHER_BROKER))
-        known = self.dispatcher.workers.values()
-        workers = [worker.key for worker in known if not worker.delimiter and not worker.hosted]
-        return [
-            *((socket, (routing_id, wire.BACKEND, wire.CHANGEBROKER, options)) for socket, routing_id in workers),
-            *((socket, (rid, wire.FRONTEND, wire.CHANGEBROKER, options)) for socket, rid in self.dispatcher.frontends),
-        ]
 
 
 def _serves(broker: GroupBroker, services: tuple[str, ...]) -> bool:

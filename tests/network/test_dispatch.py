@@ -148,6 +148,8 @@ class DispatchMachine(RuleBasedStateMachine):
             if not task.done:
                 self.given[task.client_id] -= 1
             self.note(self.dispatcher.undelivered_task(task.number, worker, reason, self.now))
+            if reason != "EAGAIN":
+                self.note(self.dispatcher.lose(worker, ClientEvent.LOST, self.now))
 
     @rule(client=st.integers(0, 2))
     def leave(self, client: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scale0_core.network.service import LAST_WORDS
 from scale0_core.protocol.states import BrokerState
 from scale0_core.protocol.worker import ProtocolWorker, WorkerCancel, WorkerTask
 
@@ -148,7 +149,9 @@ def test_a_cancel_that_cannot_be_delivered_tells_that_the_worker_is_gone(talk):
     script.given("c", "echo", "1")
     script.given("d", "echo", "2")
     script.refuse("backend", "w")
-    (lost,) = cancel(script, "c")
+    assert cancel(script, "c") == []
+    script.sleep(LAST_WORDS)
+    lost = script.one()
     assert (lost.to, lost.code, script.state_of("w")) == ("d", 504, None)
 
 

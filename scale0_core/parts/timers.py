@@ -83,7 +83,7 @@ class Deadlines(Generic[K, V]):
     def take(self, now: float) -> list[V]:
         """Take out all that is due, in order of time."""
         due: list[V] = []
-        while self.due <= now:
+        while self.due <= now and self._order:  # for `inf`, too
             entries = self._slots.pop(heapq.heappop(self._order))
             for key in entries:
                 del self._slot_of[key]
@@ -92,7 +92,7 @@ class Deadlines(Generic[K, V]):
 
     def expire(self, now: float) -> Iterator[V]:
         """Take out what is due one by one: what is removed or set anew meanwhile does not come."""
-        while self.due <= now:
+        while self.due <= now and self._order:  # for `inf`, too
             entries = self._slots[self._order[0]]
             key = next(iter(entries))
             del self._slot_of[key]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from math import inf
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -136,3 +139,13 @@ def test_what_is_removed_or_set_anew_while_others_expire_does_not_come():
         deadlines.remove("b")
         deadlines.set("c", 2.0, "c")
     assert (seen, deadlines.take(2.0)) == (["a", "d"], ["c"])
+
+
+@pytest.mark.parametrize("take", [Deadlines.take, lambda deadlines, now: [*deadlines.expire(now)]])
+def test_at_the_end_of_time_all_is_due(take: Callable[[Deadlines[int, int], float], list[int]]):
+    deadlines: Deadlines[int, int] = Deadlines()
+    assert take(deadlines, inf) == []
+    for number in range(3):
+        deadlines.set(number, float(number), number)
+    assert take(deadlines, inf) == [0, 1, 2]
+    assert take(deadlines, inf) == []

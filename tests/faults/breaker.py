@@ -1,0 +1,82 @@
+"""A peer that breaks every connection between the frames of a message; it speaks ZMTP itself, since libzmq does not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from typing import Any
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
+PARTNERS = {b"DEALER": b"ROUTER", b"REQ": b"ROUTER", b"SUB": b"PUB", b"ROUTER": b"DEALER"}
+MORE, LAST = 1, 0
+
+
+def frame(data: bytes, flag: int) -> bytes:
+    """Write a short frame."""
+    return struct.pack("BB", flag, len(data)) + data
+
+
+def message(*frames: bytes) -> bytes:
+    """Write a whole message."""
+    return b"".join(frame(data, MORE) for data in frames[:-1]) + frame(frames[-1], LAST)
+
+
+def ready(kind: bytes) -> bytes:
+    """Write the handshake of a socket."""
+    named = b"".join(
+        struct.pack("B", len(name)) + name + struct.pack(">I", len(value)) + value
+        for name, value in ((b"Socket-Type", kind), (b"Identity", b""))
+    )
+    return frame(b"\x05READY" + named, 4)
+
+
+class Breaker:
+    """Listens, says ``count`` messages and a half to whoever connects, and hangs up."""
+
+    def __init__(self, *words: bytes, count: int = 100) -> None:
+        self.words = words
+        self.broken = 0
+        self._burst = message(*words) * count + b"".join(frame(word, MORE) for word in words)
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=1000)
+        self.address = "tcp://127.0.0.1:{1}".format(*self._listening.getsockname())
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(8)]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Breaker:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                return
+            with peer:
+                peer.settimeout(5.0)
+                try:
+                    self._talk(peer)
+                except (OSError, KeyError):
+                    continue
+                self.broken += 1
+
+    def _talk(self, peer: socket.socket) -> None:
+        peer.sendall(GREETING)
+        reader = peer.makefile("rb")
+        assert len(reader.read(64)) == 64
+        flag, size = reader.read(2)
+        assert flag == 4, "it says READY"
+        said = reader.read(size)
+        at = said.index(b"Socket-Type") + 15
+        kind = said[at : at + said[at - 1]]
+        peer.sendall(ready(PARTNERS[kind]) + self._burst)
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(65536):  # what it sends until it notices; unread, it would be answered with a reset
+            pass

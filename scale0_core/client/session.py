@@ -121,7 +121,10 @@ class Task:
 
 
 class WorkerSession:
-    """A worker's side of its connection; says where to connect, what to send and what to do."""
+    """A worker's side of its connection; says where to connect, what to send and what to do.
+
+    Large, since the life of a worker is one state machine: connecting, negotiation, heartbeats, tasks, farewell.
+    """
 
     limits = Limits(linger_ms=1000)
 

@@ -92,7 +92,10 @@ class HostCounts:
 
 
 class ServiceHost:
-    """Calls one service, collects what it returns, counts, and takes the service out when it fails too often."""
+    """Calls one service, collects what it returns, counts, and takes the service out when it fails too often.
+
+    Large, since it is passed at every message: what it needs is at hand as attributes, not behind further objects.
+    """
 
     __slots__ = (
         "_collect", "_delayed", "_drain_until", "_logged", "_not_before", "_on_job", "_on_peer_lost", "_on_refused",

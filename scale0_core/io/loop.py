@@ -98,7 +98,10 @@ class Station:
 
 
 class Loop:
-    """Runs services. All methods but ``stop`` and ``call`` belong to the thread that runs it."""
+    """Runs services. All methods but ``stop`` and ``call`` belong to the thread that runs it.
+
+    Large, since sockets, jobs, timers and calls of other threads wait in the same place: one poll.
+    """
 
     def __init__(
         self,

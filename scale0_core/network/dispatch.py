@@ -71,7 +71,10 @@ class DispatchCounts:
 
 
 class Dispatcher:
-    """Knows all services, workers and open tasks. Methods that change something return what is to be sent."""
+    """Knows all services, workers and open tasks. Methods that change something return what is to be sent.
+
+    Large, since a task touches services, workers, clients and deadlines in every step: a method for each step.
+    """
 
     def __init__(
         self, config: NetworkConfig, changed: Callable[[Worker], None] = lambda worker: None, first_number: int = 1

@@ -92,7 +92,10 @@ class Store(Protocol):
 
 
 class BrokerService:
-    """Speaks the Scale0 protocol."""
+    """Speaks the Scale0 protocol.
+
+    Large, since it is where everything meets: a method for each message, and a part that it hands it to.
+    """
 
     name = "scale0"
 

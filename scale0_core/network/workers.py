@@ -116,7 +116,10 @@ class ServiceQueue:
 
 @attrs.define(eq=False)
 class Worker:
-    """A backend: what it offers, how much room it has, and when it was last heard of."""
+    """A backend: what it offers, how much room it has, and when it was last heard of.
+
+    Large, since all that the protocol lets a worker say of itself is noted here, and nowhere else.
+    """
 
     hosted: ClassVar[bool] = False
     key: ClientKey

@@ -44,6 +44,8 @@ class SimNetwork:
 
     A step costs the same in a network of any size: every message is counted as it moves, and all of them are counted
     where they are (``check``) only once in as many steps as there are sockets, and at the end of ``run``.
+
+    Large, since tests say all of this to one object: who is there, what goes wrong, and how long it runs.
     """
 
     def __init__(

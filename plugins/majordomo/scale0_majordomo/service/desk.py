@@ -185,6 +185,8 @@ class Service:
     A request waits in one of three places, each of which serves clients in turn: ``queue``; one of ``levels``, instead,
     where requests have priorities; or the backlog of the one worker that is to have it. In each, requests whose worker
     died come first.
+
+    Large, since a service has three kinds of queues, its own limits, and its counts.
     """
 
     __slots__ = (

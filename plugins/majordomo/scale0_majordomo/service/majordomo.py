@@ -67,7 +67,11 @@ MDP01, MDP02, OWN = Dialect.MDP01, Dialect.MDP02, Dialect.OWN
 
 
 class MajordomoService(Backpressure, Losses):
-    """Takes requests from clients to workers, and replies back."""
+    """Takes requests from clients to workers, and replies back.
+
+    Large, since a request goes through many hands on one path that is passed at every message; parts that stand
+    alone are in other modules.
+    """
 
     name = "majordomo"
 

@@ -131,6 +131,8 @@ class Titanic:
     After ``expiry`` seconds (0: never) a reply that nobody closed is deleted, and a request that could not be carried
     out is given up. ``parallel`` requests at most are in the hands of the engine. A service gets another place among
     them only while it has fewer than are free: so one whose workers hang leaves room for others, and those for more.
+
+    Large, since each of its three services has several steps, each with a job for the store in between.
     """
 
     def __init__(

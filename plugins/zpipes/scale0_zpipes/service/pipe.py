@@ -195,6 +195,8 @@ class Pipe:
     Most pipes have one writer at a time, whose chunks lie in ``queue``. When a second one comes while chunks wait, or
     the one closes, ``turns`` has what each has waiting, and ``queue`` keeps what comes first. In a pipe with a log
     the queues hold numbers instead of chunks.
+
+    Large, since what a pipe has waiting lies in different places while it has one writer, several, or a log.
     """
 
     __slots__ = (

@@ -59,7 +59,10 @@ Method = Callable[["ZpipesService", Frames, Frames, float], Iterable[Effect]]
 
 
 class ZpipesService:
-    """Named pipes."""
+    """Named pipes.
+
+    Large, since it is a method for each request of the text dialect, and one for each thing that its parts need.
+    """
 
     name = "zpipes"
 

@@ -24,7 +24,10 @@ SETTLE_AFTER = 0.001
 
 
 class Readers:
-    """All readers of all pipes."""
+    """All readers of all pipes.
+
+    Large, since it is a method for each thing that a reader may ask for or that happens to one.
+    """
 
     def __init__(self, stock: Stock, keeper: Keeper) -> None:
         self._stock = stock

@@ -195,6 +195,8 @@ class Streams:
     and ``max_total`` for all; a WRITE waits from then on, so either may be exceeded by a part of a chunk. Of one client
     ``max_mailbox`` requests may wait for a pending one, with ``max_buffered`` bytes in them (``max_total`` in those of
     all clients); a client that sends more is dropped. A chunk of more than ``max_chunk`` bytes is refused.
+
+    Large, since it is the whole dialect: a method for each request, for each in its states.
     """
 
     def __init__(

@@ -57,7 +57,10 @@ class Attempt:
 
 
 class Links:
-    """Keeps the connections of the tree. ``gone`` collects neighbours that were lost, for whoever waits for them."""
+    """Keeps the connections of the tree. ``gone`` collects neighbours that were lost, for whoever waits for them.
+
+    Large, since looking for a father, having one, and taking children are one state machine.
+    """
 
     def __init__(self, settings: MusicServerSettings, ident: str, report: Callable[[], dict[str, Any]]) -> None:
         self.ident = ident

@@ -64,7 +64,10 @@ Method = Callable[["MusicServer", Client, wire.Message, float], Iterable[Effect]
 
 
 class MusicServer:
-    """One server of the tree."""
+    """One server of the tree.
+
+    Large, since it is a method for each message of two dialects.
+    """
 
     name = NAME
 

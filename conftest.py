@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 PATIENCE = 60.0
 """Seconds a child has to exit at the end of its ``with`` block."""
@@ -29,6 +32,12 @@ def _exit_soon(
         _exit(child, kind, error, trace)
     finally:
         late.cancel()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Know the setting of the lanes where the core is not installed, since its wheel is tested from outside."""
+    if find_spec("scale0_core") is None:
+        parser.addini("scale0_lanes", "put tests into lanes", type="bool", default=False)
 
 
 def pytest_configure() -> None:

@@ -196,7 +196,7 @@ HOOKS_INTRODUCTION = """# Hooks
 A plugin is a class whose methods carry `@hookimpl` and have the names below. An entry point of the group
 `scale0.plugins` names the class; the name of the entry point is the plugin's name. The core makes one instance per
 broker, without arguments, so what hooks share belongs in `self`
-([no state in modules](../adr/0030-plugins-are-classes.md)).
+([no state in modules](../adr/0028-plugins-are-classes.md)).
 
 - A hook may take fewer parameters than listed here, not others. A hook whose name does not exist is an error that names
   the nearest one.

@@ -67,7 +67,7 @@ def once(tmp_path_factory, name, make):
 
 
 @pytest.fixture(scope="session")
-def wheels(real: None, tmp_path_factory) -> list[Path]:
+def wheels(tmp_path_factory) -> list[Path]:
     """All wheels of this repository."""
 
     def build(folder: Path) -> None:
@@ -77,7 +77,7 @@ def wheels(real: None, tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def pure_wheel(real: None, tmp_path_factory) -> Path:
+def pure_wheel(tmp_path_factory) -> Path:
     """The core's wheel as it is built where no compiler is."""
 
     def build(folder: Path) -> None:

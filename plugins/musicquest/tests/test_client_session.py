@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicTimeoutError, NoBrokerError, NoServerError, RefusedError, Stage
-from scale0_musicquest.client.session import GREETING_PATIENCE, Question, Session
+from scale0_musicquest.client.session import GREETING_PATIENCE, MusicSession, Question
 
 HELLO = {"id": "s", "heartbeat_ms": 2000, "chunk": 250_000}
 
@@ -24,7 +24,7 @@ class Talk:
         """What the broker was asked."""
         self.done: list[Question] = []
         tags = (b"t%d" % number for number in itertools.count())
-        self.session = Session(
+        self.session = MusicSession(
             "me", "tcp://broker", ask_broker=self.asked.append, new_tag=lambda: next(tags), server=server
         )
 
@@ -199,7 +199,7 @@ def test_leaving_says_goodbye_and_ends_what_is_open():
     talk.ask(0.0)
     talk.greeted(0.0)
     talk.sent()
-    talk.session.leave()
+    talk.session.stop(0.0)
     assert [frames[0] for frames in talk.sent()] == [wire.BYE]
     assert [question.error.stage for question in talk.done] == [Stage.CLOSED]
     assert talk.ask(1.0).error.stage is Stage.CLOSED
@@ -212,7 +212,7 @@ def test_any_message_is_taken(frames):
     talk = Talk()
     talk.ask(0.0)
     talk.session.on_broker(tuple(frames), 0.0)
-    if not talk.session.server:
+    if not talk.session.address:
         talk.session.on_deadline(1.0)
         talk.broker(wire.HELLO, {"endpoint": "tcp://a"}, 1.0)
     talk.session.on_linked(1.0)

@@ -43,6 +43,10 @@ class Limits:
     """What was sent has so long to leave when the link is closed; nothing when the connection broke."""
     zero_copy: bool = False
     """Hand large frames to ZeroMQ without copying them; slower for small ones."""
+    views: bool = False
+    """Take frames without copying them, as memoryviews; slower for small ones."""
+    report_failures: bool = False
+    """Call ``on_nobody`` after every attempt to connect that failed, at remote addresses too."""
     reconnect: bool = False
     """Let ZeroMQ connect again by itself: for links without an engine, of requests that may go to a successor."""
     topics: tuple[bytes, ...] | None = None

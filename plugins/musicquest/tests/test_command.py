@@ -21,6 +21,8 @@ from scale0_musicquest.tunes import make_tunes
 
 from .music_town import Town, endpoint_of
 
+pytestmark = pytest.mark.real
+
 
 def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "scale0_core", "musicquest", *map(str, arguments)]
@@ -64,7 +66,6 @@ def name(town) -> str:
     return min(town.songs)
 
 
-@pytest.mark.real
 def test_songs_are_found_by_a_part_and_told_as_tables_and_json(use, town, name):
     word = name.removesuffix(".wav").split()[1]
     told = use("search", word.upper())
@@ -110,7 +111,6 @@ def same_names(tmp_path_factory):
         yield found
 
 
-@pytest.mark.real
 def test_of_several_songs_of_a_name_one_is_chosen(same_names, tmp_path):
     def get(*arguments):
         return run("get", "same.wav", "--to", tmp_path / "new.wav", "--broker", same_names.address, *arguments)
@@ -296,7 +296,6 @@ def test_the_tree_is_drawn(use, town):
     assert len(json.loads(use("tree", "-o", "json").stdout)["items"]) == 2
 
 
-@pytest.mark.real
 def test_tunes_are_made(tmp_path):
     told = run("tunes", tmp_path / "songs", "--count", "2", "--seconds", "0.1", "-o", "json")
     rows = json.loads(told.stdout)["items"]
@@ -305,7 +304,6 @@ def test_tunes_are_made(tmp_path):
     assert run("tunes", tmp_path / "file").returncode == 64
 
 
-@pytest.mark.real
 def test_nobody_there_is_told_in_four_parts():
     told = run("search", "x", "--broker", "tcp://127.0.0.1:1", "--timeout", "0.3")
     assert told.returncode == 69
@@ -321,7 +319,6 @@ def test_the_page_without_its_packages_says_which_are_needed(town, tmp_path):
     assert "pip install 'scale0-musicquest[web]'" in told.stderr
 
 
-@pytest.mark.real
 def test_every_command_has_help():
     told = run("--help").stdout
     for one in ("search", "get", "play", "playlist", "top", "tree", "songs", "servers", "tunes", "web"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import random
 import socket
@@ -13,10 +15,13 @@ from functools import partial
 
 import pytest
 
-from scale0_musicquest import wire
+from scale0_core.client import CallTimedOutError, ClosedError
+from scale0_core.client import NoBrokerError as AnyNoBrokerError
+from scale0_musicquest import aio, wire
 from scale0_musicquest.client import (
     DamagedError,
     FileThereError,
+    MusicClient,
     MusicClosedError,
     MusicError,
     MusicStoppedError,
@@ -595,3 +600,74 @@ def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path, mak
         stop.set()
         thread.join(30)
     assert used[0] < 0.5
+
+
+# --- what only one flavour has ----------------------------------------------------------------------------------------
+
+
+def test_a_download_that_is_cancelled_keeps_what_is_there(note, tmp_path):
+    server = note(FakeServer(SONGS))
+    server.silent = {wire.FETCH}
+    (tmp_path / "a.wav.part").write_bytes(CONTENT[:1000])
+
+    async def main() -> None:
+        async with aio.MusicClient(server=server.endpoint, timeout=30.0) as client:
+            hit = await client.hit("a.wav")
+            download = asyncio.create_task(client.download(hit, tmp_path / "a.wav"))
+            await asyncio.to_thread(server.wait_for, wire.FETCH)
+            download.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await download
+            assert (tmp_path / "a.wav.part").read_bytes() == CONTENT[:1000]
+            server.silent = set()
+            await client.download(hit, tmp_path / "a.wav")
+
+    asyncio.run(main())
+    assert (tmp_path / "a.wav").read_bytes() == CONTENT
+
+
+def test_a_search_that_is_cancelled_harms_no_other(note):
+    server = note(FakeServer(SONGS))
+    server.silent = {wire.SEARCH}
+
+    async def main() -> None:
+        async with aio.MusicClient(server=server.endpoint, timeout=30.0) as client:
+            for ask in (client.search("a"), client.top(endpoint=server.endpoint)):
+                asking = asyncio.create_task(ask)
+                await asyncio.sleep(0)
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            server.silent = set()
+            assert [song.name for song in (await client.songs(server.endpoint))[1]] == sorted(SONGS)
+            found = await asyncio.gather(*(client.search(name=name) for name in SONGS))
+            assert [one.hits[0].song.name for one in found] == list(SONGS)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_nobody_has_any_more_says_goodbye(note):
+    server = note(FakeServer(SONGS))
+    client = MusicClient(server=server.endpoint)
+    client.search("a")
+    del client
+    gc.collect()
+    server.wait_for(wire.BYE)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_all_clients_as_well(world, make):
+    _, server, client = world
+    server.silent = {wire.SEARCH, wire.STATS}
+    impatient = make(server=server.endpoint, timeout=0.3)
+    for ask in (lambda: impatient.search("x"), lambda: impatient.stats(server.endpoint)):
+        with pytest.raises(CallTimedOutError) as told:
+            ask()
+        assert isinstance(told.value, MusicTimeoutError)
+        assert told.value.code == 408
+    client.close()
+    with pytest.raises(ClosedError):
+        client.search("x")
+    assert issubclass(NoBrokerError, AnyNoBrokerError)

@@ -91,9 +91,7 @@ def test_a_holder_that_is_killed_at_half_of_a_download_is_replaced(town, tmp_pat
                 killed.append(progress.received)
 
         client.download(hit, tmp_path / "big.wav", progress=at_half)
-    assert (
-        len(CONTENT) // 2 <= killed[0] < len(CONTENT)
-    )
+    assert len(CONTENT) // 2 <= killed[0] < len(CONTENT)
     assert (tmp_path / "big.wav").read_bytes() == CONTENT
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.kit.calls import Reply, Sink
 from scale0_core.client.kit.sessions import Limits
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicTimeoutError, NoServerError, Stage, closed, refused
@@ -105,15 +104,17 @@ class Holders:
 
 
 class HolderQuestion(Resting):
-    """One question to a holder; the reply is a word and what follows the tag."""
+    """One question to a holder.
+
+    :param done: gets the answer, a word and what follows the tag; or an error.
+    """
 
     def __init__(
-        self, holders: Holders, endpoint: str, word: bytes, rest: Frames, timeout: float, *, tag: bytes
-    ) -> None:
+        self, holders: Holders, endpoint: str, request: Frames, timeout: float,
+        done: Callable[[Frames | MusicError], object],
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.sink: Sink | None = None
-        self._holders, self._endpoint, self._tag = holders, endpoint, tag
-        self._request = wire.extended(word, tag, *rest)
+        self._holders, self._endpoint, self._request, self._done = holders, endpoint, request, done
         self._timeout, self._deadline = timeout, 0.0
         self._holder: HolderSession | None = None
 
@@ -130,12 +131,12 @@ class HolderQuestion(Resting):
     def heard(self, holder: HolderSession, frames: Frames, now: float) -> None:
         """Take the answer."""
         message = wire.split((b"", *map(bytes, frames)))
-        if not message.extended or message.tag != self._tag:
+        if not message.extended or message.tag != self._request[2]:
             return
         if message.word == wire.ERROR:
             self._end(refused(self._endpoint, *read_error(message), Stage.HOLDER), now, clean=True)
         else:
-            self._end(Reply((message.word, *message.rest)), now, clean=True)
+            self._end((message.word, *message.rest), now, clean=True)
 
     def lost(self, holder: HolderSession, why: str, now: float) -> None:
         """Note that there will be no answer."""
@@ -161,15 +162,10 @@ class HolderQuestion(Resting):
         """End without an answer."""
         self._end(closed(), now)
 
-    def _end(self, outcome: Reply | MusicError, now: float, *, clean: bool = False) -> None:
+    def _end(self, outcome: Frames | MusicError, now: float, *, clean: bool = False) -> None:
         if self.ended:
             return
         self.ended = True
         if self._holder is not None:
             self._holders.give(self._holder, now, clean=clean)
-        if self.sink is None:
-            return
-        if isinstance(outcome, MusicError):
-            self.sink.fail(outcome)
-        else:
-            self.sink.final(outcome)
+        self._done(outcome)

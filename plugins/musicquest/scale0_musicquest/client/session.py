@@ -52,6 +52,12 @@ class Question:
     tag: bytes = b""
     """Of the message that is under way; a new one each time it is asked."""
 
+    def reply(self) -> Frames:
+        """Return the word of the answer and what follows its tag, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return (self.word_back, *self.answer)
+
 
 class Resting:
     """A session that has deadlines and no connection, unless it says where."""
@@ -91,6 +97,9 @@ class Resting:
         self.ended = True
 
 
+Heard = Callable[["Frames | MusicError | None", float], None]
+
+
 class BrokerSession(Resting):
     """One question to the broker, or to one after the other of several.
 
@@ -100,10 +109,7 @@ class BrokerSession(Resting):
 
     limits = Limits(max_message=2 * wire.MAX_JSON, linger_ms=0)
 
-    def __init__(
-        self, choices: Sequence[str], request: Frames, timeout: float,
-        done: Callable[[Frames | MusicError | None, float], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, choices: Sequence[str], request: Frames, timeout: float, done: Heard) -> None:
         super().__init__()
         self._choices, self._request, self._done = choices, (b"", *request), done
         self._timeout = timeout

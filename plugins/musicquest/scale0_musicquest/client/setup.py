@@ -16,11 +16,9 @@ from typing import Any, Protocol
 import attrs
 
 from scale0_core.api import Frames, Scale0Error, printable
-from scale0_core.client.kit.calls import FutureSink, Reply, Sink
-from scale0_core.client.kit.drivers import Driver
+from scale0_core.client.kit.drivers import Driver, Mailbox
 from scale0_core.client.kit.flows import Flow
 from scale0_core.client.kit.route import BETWEEN, Broker, target
-from scale0_core.client.kit.sessions import Session
 from scale0_musicquest import wire
 from scale0_musicquest.client.answers import (
     Answer,
@@ -41,6 +39,7 @@ from scale0_musicquest.client.answers import (
     read_top,
 )
 from scale0_musicquest.client.errors import (
+    START_BROKER,
     FileThereError,
     MusicError,
     NoBrokerError,
@@ -51,7 +50,7 @@ from scale0_musicquest.client.errors import (
     refused,
 )
 from scale0_musicquest.client.holders import HolderQuestion, Holders
-from scale0_musicquest.client.session import BrokerSession, MusicSession, Question, nobody_answers, read_error
+from scale0_musicquest.client.session import BrokerSession, Heard, MusicSession, Question, nobody_answers, read_error
 from scale0_musicquest.client.storage import Memory, Ordered, PartialFile, is_there
 from scale0_musicquest.client.transfer import Chunk, Found, Locate, Progress, Transfer
 from scale0_musicquest.download import CHUNK, PATIENCE, Download
@@ -99,11 +98,11 @@ class BaseMusicClient(ABC):
         self.broker = target(broker, "musicquest-broker", "clients")
         """Where the broker takes questions of clients."""
 
-        def ask_broker(request: Frames) -> None:
-            _ask_for_server(driver, request)  # without a reference to this client, so that one may be collected
+        def find(request: Frames) -> None:  # without a reference to this client, so that it may be collected
+            _ask_broker(driver, request, BROKER_PATIENCE, driver.session.on_broker)
 
         self._session = MusicSession(
-            secrets.token_hex(8), self.broker, ask_broker=ask_broker, new_tag=new_tag, server=server,
+            secrets.token_hex(8), self.broker, ask_broker=find, new_tag=new_tag, server=server,
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         driver = self._driver = self._driven(self._session)
@@ -149,22 +148,11 @@ class BaseMusicClient(ABC):
         return self._ask(endpoint, wire.PLAN, wire.to_json({"songs": songs}), wire.OK, read_table)
 
     def _servers(self) -> Flow[list[ServerRow]]:
-        sink: Sink
-
-        def heard(said: Frames | MusicError | None, now: float) -> None:
-            if said is None:
-                sink.fail(nobody_answers(self.broker, "nothing came"))
-            elif isinstance(said, MusicError):
-                sink.fail(said)
-            else:
-                sink.final(Reply(said))
-
-        asking = BrokerSession(
-            self.broker.split(BETWEEN), wire.extended(wire.SERVERS, new_tag()), self.timeout, heard
-        )  # fmt: skip
-        future = self._future(asking, self._end_part)
-        sink = FutureSink(future)
-        frames = yield from self._outcome(future, partial(self._driver.add, asking))
+        request, mailbox = wire.extended(wire.SERVERS, new_tag()), self._driver.mailbox()
+        begin = partial(_ask_broker, self._driver, request, self.timeout, lambda said, now: mailbox.put(said))
+        frames = yield from self._wait(begin, mailbox)
+        if frames is None:
+            raise nobody_answers(self.broker, "nothing came")
         message = wire.split((b"", *frames))
         if message.word == wire.ERROR:
             raise refused("the broker", *read_error(message), Stage.BROKER)
@@ -205,42 +193,33 @@ class BaseMusicClient(ABC):
         self, word: bytes, rest: Callable[[float], Frames], timeout: float, wanted: bytes,
         read: Callable[[Frames], Answer],
     ) -> Flow[Answer]:  # fmt: skip
-        sink: Sink
+        now, mailbox = self._driver.now(), self._driver.mailbox()
+        question = Question(word, rest, now + timeout, mailbox.put)
+        begin, cancel = partial(self._session.ask, question, now), partial(self._session.cancel, question)
+        yield from self._wait(begin, mailbox, cancel)
+        return read_answer(question.reply(), wanted, read, self._session.address, Stage.ANSWER)
 
-        def done(question: Question) -> None:
-            if question.error is not None:
-                sink.fail(question.error)
-            else:
-                sink.final(Reply((question.word_back, *question.answer)))
+    def _ask_holder(self, endpoint: str, word: bytes, *rest: bytes) -> Flow[Frames]:
+        mailbox = self._driver.mailbox()
+        request = wire.extended(word, new_tag(), *rest)
+        question = HolderQuestion(self._holders, endpoint, request, self.timeout, mailbox.put)
+        begin, cancel = partial(self._driver.add, question), lambda: question.stop(self._driver.now())
+        reply: Frames = yield from self._wait(begin, mailbox, cancel)
+        return reply
 
-        now = self._driver.now()
-        question = Question(word, rest, now + timeout, done)
-        future = self._future(question, self._session.cancel)
-        sink = FutureSink(future)
-        reply = yield from self._outcome(future, partial(self._session.ask, question, now))
-        return read_answer(reply, wanted, read, self._session.address, Stage.ANSWER)
-
-    def _ask_holder(self, endpoint: str, word: bytes, *rest: bytes) -> Flow[Reply]:
-        question = HolderQuestion(self._holders, endpoint, word, rest, self.timeout, tag=new_tag())
-        future = self._future(question, self._end_part)
-        question.sink = FutureSink(future)
-        return (yield from self._outcome(future, partial(self._driver.add, question)))
-
-    def _future(self, operation: object, cancel: Callable[[Any], object]) -> Any:
-        return self._driver.future(cancel, operation)
-
-    def _end_part(self, session: Session) -> None:
-        session.stop(self._driver.now())
-
-    def _outcome(self, future: Any, begin: Callable[[], object]) -> Flow[Reply]:
-        """Begin something, and wait for its outcome; whoever does not wait any more cancels it."""
+    def _wait(
+        self, begin: Callable[[], object], mailbox: Mailbox, cancel: Callable[[], object] = lambda: None
+    ) -> Flow[Any]:
+        """Begin something, and wait for what comes of it; who does not wait any more cancels it."""
         self._post(begin)
         try:
-            reply: Reply = yield self._driver.result(future)
+            said = yield self._driver.take(mailbox)
         except BaseException:
-            future.cancel()
+            self._driver.post(cancel)
             raise
-        return reply
+        if isinstance(said, Exception):
+            raise said
+        return said
 
     def _post(self, function: Callable[[], object]) -> None:
         if not self._driver.post(function):
@@ -287,12 +266,9 @@ class BaseMusicClient(ABC):
 
     def _other_ways(self, song: Song, sources: set[str]) -> Flow[list[tuple[tuple[str, ...], frozenset[str]]]]:
         """Say from whom to fetch what was damaged: from others; without any, from each of several by itself."""
-        mailbox = self._driver.mailbox()
-        locate = self._locator(song, frozenset())
-        self._post(lambda: locate(sorted(sources), self._driver.now(), lambda found, now: mailbox.put(found)))
-        holders = yield self._driver.take(mailbox)
-        if isinstance(holders, Exception):
-            raise holders
+        locate, mailbox = self._locator(song, frozenset()), self._driver.mailbox()
+        begin = partial(locate, sorted(sources), self._driver.now(), lambda found, now: mailbox.put(found))
+        holders = yield from self._wait(begin, mailbox)
         others = tuple(holder for holder in holders if holder not in sources)
         if others:
             return [(others, frozenset(sources))]
@@ -343,7 +319,7 @@ class BaseMusicClient(ABC):
                     if type(each) is Progress and progress is not None:
                         progress(each)
         finally:
-            driver.post(partial(self._end_part, transfer))
+            driver.post(lambda: transfer.stop(driver.now()))
 
     def _locator(self, song: Song, without: frozenset[str]) -> Locate:
         """Return what asks the server afresh who holds a song, and tells it who did not."""
@@ -353,10 +329,7 @@ class BaseMusicClient(ABC):
         def locate(lost: list[str], now: float, found: Found) -> None:
             def done(question: Question) -> None:
                 try:
-                    if question.error is not None:
-                        raise question.error
-                    reply = (question.word_back, *question.answer)
-                    result = read_answer(reply, wire.FOUND, read_result, session.address, Stage.ANSWER)
+                    result = read_answer(question.reply(), wire.FOUND, read_result, session.address, Stage.ANSWER)
                     holders = tuple(name for name in holders_of(result, song) if name not in without)
                 except Exception as error:  # whoever waits is told, and the driver serves the others
                     found(error, now_is())
@@ -375,13 +348,13 @@ def new_tag() -> bytes:
     return secrets.token_hex(8).encode()
 
 
-def _ask_for_server(driver: Driver[MusicSession], request: Frames) -> None:
-    session = driver.session
+def _ask_broker(driver: Driver[MusicSession], request: Frames, timeout: float, done: Heard) -> None:
+    broker = driver.session.broker
     try:
-        driver.add(BrokerSession(session.broker.split(BETWEEN), request, BROKER_PATIENCE, session.on_broker))
+        driver.add(BrokerSession(broker.split(BETWEEN), request, timeout, done))
     except Scale0Error as error:
         what, why = error.problem.what, error.problem.why
-        session.on_broker(NoBrokerError(what, why, "nothing was asked", stage=Stage.BROKER), driver.now())
+        done(NoBrokerError(what, why, "nothing was asked", START_BROKER, stage=Stage.BROKER), driver.now())
 
 
 def _search_words(query: Query, *, fresh: bool) -> Callable[[float], Frames]:

@@ -94,3 +94,41 @@ class Session(Protocol):
 
     def stop(self, now: float, error: BaseException | None = None) -> None:
         """End; with what ended it, if that was a failure of the driver. May be called twice."""
+
+
+class BaseSession:
+    """A session that does nothing, for those that need little; without an address it has deadlines only."""
+
+    limits = Limits()
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        self.connection = 0
+        self.ended = False
+        self.out: list[Frames] = []
+
+    def start(self, now: float) -> None:
+        """Begin."""
+
+    def on_linked(self, now: float) -> None:
+        """Note that there is a connection."""
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone."""
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens there."""
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+
+    def next_deadline(self) -> float | None:
+        """Return when something is due, or None."""
+        return None
+
+    def on_deadline(self, now: float) -> None:
+        """Do what is due."""
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """End."""
+        self.ended = True

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from scale0_core.api import Frames, Scale0Error
-from scale0_core.client.kit.sessions import Limits
+from scale0_core.client.kit.sessions import BaseSession, Limits
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicTimeoutError, NoServerError, Stage, closed, refused
-from scale0_musicquest.client.session import Resting, read_error
+from scale0_musicquest.client.session import read_error
 
 KEPT = 16
 BATCH = 16
@@ -26,7 +26,7 @@ class User(Protocol):
         """Note that the connection broke, or did not come about."""
 
 
-class HolderSession(Resting):
+class HolderSession(BaseSession):
     """One connection to a holder; it ends when it breaks."""
 
     limits = Limits(batch=BATCH, views=True, report_failures=True)
@@ -103,7 +103,7 @@ class Holders:
             self.idle.pop(0).stop(now)
 
 
-class HolderQuestion(Resting):
+class HolderQuestion(BaseSession):
     """One question to a holder.
 
     :param done: gets the answer, a word and what follows the tag; or an error.

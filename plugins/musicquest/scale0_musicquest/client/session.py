@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from scale0_core.api import Frames, printable, records
-from scale0_core.client.kit.sessions import Limits
+from scale0_core.client.kit.sessions import BaseSession, Limits
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import (
     START_BROKER,
@@ -59,48 +59,10 @@ class Question:
         return (self.word_back, *self.answer)
 
 
-class Resting:
-    """A session that has deadlines and no connection, unless it says where."""
-
-    limits = Limits()
-
-    def __init__(self, address: str = "") -> None:
-        self.address = address
-        self.connection = 0
-        self.ended = False
-        self.out: list[Frames] = []
-
-    def start(self, now: float) -> None:
-        """Begin."""
-
-    def on_linked(self, now: float) -> None:
-        """Note that there is a connection."""
-
-    def on_unlinked(self, now: float) -> None:
-        """Note that the connection is gone."""
-
-    def on_nobody(self, reason: str, now: float) -> None:
-        """Note that nobody listens there."""
-
-    def receive(self, frames: Frames, now: float) -> None:
-        """Take a message."""
-
-    def next_deadline(self) -> float | None:
-        """Return when something is due, or None."""
-        return None
-
-    def on_deadline(self, now: float) -> None:
-        """Do what is due."""
-
-    def stop(self, now: float, error: BaseException | None = None) -> None:
-        """End."""
-        self.ended = True
-
-
 Heard = Callable[["Frames | MusicError | None", float], None]
 
 
-class BrokerSession(Resting):
+class BrokerSession(BaseSession):
     """One question to the broker, or to one after the other of several.
 
     :param choices: targets of the brokers, which have equal shares of the time.
@@ -168,7 +130,7 @@ class BrokerSession(Resting):
             self._done(said, now)
 
 
-class MusicSession(Resting):
+class MusicSession(BaseSession):
     """A client's server, and what was asked of it."""
 
     def __init__(

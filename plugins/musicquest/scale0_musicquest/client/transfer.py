@@ -13,10 +13,11 @@ from typing import NamedTuple
 import attrs
 
 from scale0_core.api import Frames, printable, records
+from scale0_core.client.kit.sessions import BaseSession
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicError, MusicStoppedError, NoServerError, Stage, closed
 from scale0_musicquest.client.holders import Holders, HolderSession
-from scale0_musicquest.client.session import Resting, read_error
+from scale0_musicquest.client.session import read_error
 from scale0_musicquest.download import Download, Request
 from scale0_musicquest.songs import Song
 
@@ -80,7 +81,7 @@ class Meter:
         self._tell(Progress(download.song, download.position, download.received, size, self.rate, remaining, holders))
 
 
-class Transfer(Resting):
+class Transfer(BaseSession):
     """One download. It has no connection of its own, but those to its holders.
 
     :param put: gets each ``Chunk``, the ``Progress`` if ``shows``, and in the end None or an error.

@@ -29,7 +29,7 @@ class User(Protocol):
 class HolderSession(BaseSession):
     """One connection to a holder; it ends when it breaks."""
 
-    limits = Limits(batch=BATCH, views=True, report_failures=True)
+    limits = Limits(batch=BATCH, linger_ms=0, views=True, report_failures=True)
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

@@ -310,7 +310,7 @@ class BaseMusicClient(ABC):
                 if chunks:
                     yield driver.in_thread(partial(into.put_all, chunks))
                     if transfer.note_written(len(chunks)):
-                        driver.post(lambda: transfer.resume(driver.now()))
+                        driver.post(lambda: transfer.go_on(driver.now()))
                 for each in said:
                     if each is None:
                         return transfer.sources
@@ -337,7 +337,8 @@ class BaseMusicClient(ABC):
                     found(holders, now_is())
 
             for endpoint in lost:
-                session.ask(Question(wire.STALE, _always(_stale(song, endpoint)), now + timeout, _ignore), now)
+                told = _always(wire.to_json({"song": song.name, "endpoint": endpoint}))
+                session.ask(Question(wire.STALE, told, now + timeout, lambda question: None), now)
             session.ask(Question(wire.SEARCH, rest, now + timeout, done), now)
 
         return locate
@@ -369,10 +370,3 @@ def _search_words(query: Query, *, fresh: bool) -> Callable[[float], Frames]:
 
 def _always(rest: bytes) -> Callable[[float], Frames]:
     return lambda left: (rest,)
-
-
-def _stale(song: Song, endpoint: str) -> bytes:
-    return wire.to_json({"song": song.name, "endpoint": endpoint})
-
-
-def _ignore(question: Question) -> None: ...

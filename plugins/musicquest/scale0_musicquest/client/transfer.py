@@ -127,7 +127,7 @@ class Transfer(BaseSession):
         if self._shows:
             self._meter = Meter(self._download, self._put, now)
             self._meter.show(now, at_once=True)
-        self._go_on(now)
+        self.go_on(now)
 
     def next_deadline(self) -> float | None:
         """Return when something is due, or None; no holder is late while nobody reads what it says."""
@@ -156,7 +156,7 @@ class Transfer(BaseSession):
             for name in before - set(self._download.active):
                 self._dropped(name, "it is silent", now)
             self._send(requests)
-        self._go_on(now)
+        self.go_on(now)
 
     def stop(self, now: float, error: BaseException | None = None) -> None:
         """End before all of it is there."""
@@ -173,25 +173,22 @@ class Transfer(BaseSession):
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def note_written(self, count: int) -> bool:
-        """Note that so many more chunks are written; return whether ``resume`` is waited for. For any thread."""
+        """Note that so many more chunks are written; return whether ``go_on`` is waited for. For any thread."""
         self._written += count
         return self.waiting
-
-    def resume(self, now: float) -> None:
-        """Take what has waited."""
-        self._go_on(now)
 
     def heard(self, holder: HolderSession, frames: Frames, now: float) -> None:
         """Take what a holder sent."""
         self._unread.append((holder, frames, ""))
-        self._go_on(now)
+        self.go_on(now)
 
     def lost(self, holder: HolderSession, why: str, now: float) -> None:
         """Note that a holder is lost."""
         self._unread.append((holder, (), why))
-        self._go_on(now)
+        self.go_on(now)
 
-    def _go_on(self, now: float) -> None:
+    def go_on(self, now: float) -> None:
+        """Take what has come, unless too much waits to be written; then do what follows from it."""
         while self._unread and not self.ended and not self._is_full():
             holder, frames, why = self._unread.popleft()
             if self._open.get(holder.address) is not holder:
@@ -320,7 +317,7 @@ class Transfer(BaseSession):
             # without others, one that was busy or started anew may have it again
             self._spare = fresh or ([] if self._download.active else list(found))
         if not self.ended:
-            self._go_on(now)
+            self.go_on(now)
 
     def _nobody(self) -> MusicError:
         whys = [f"{name}: {why}" for name, why in self._faults.items()]

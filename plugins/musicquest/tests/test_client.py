@@ -175,7 +175,7 @@ def test_a_server_that_answers_nonsense_is_told(world):
 
 
 def test_a_fault_in_reading_an_answer_is_told_and_nobody_waits_forever(world, monkeypatch):
-    client = world[2]
+    _, server, client = world
 
     def read(rest):
         raise RuntimeError("unplanned")
@@ -183,6 +183,11 @@ def test_a_fault_in_reading_an_answer_is_told_and_nobody_waits_forever(world, mo
     monkeypatch.setattr("scale0_musicquest.client.setup.read_table", read)
     with pytest.raises(RuntimeError, match="unplanned"):
         client.stats()
+    # also where no user waits for this very answer: others are looked for while a song comes
+    monkeypatch.setattr("scale0_musicquest.client.setup.read_result", read)
+    with pytest.raises(NoServerError) as told:
+        client.read(Hit(server.song("a.wav"), (Holder(nobody()),)), 0, 10)
+    assert "looking for others: unplanned" in told.value.problem.why
     monkeypatch.undo()
     assert client.stats()["songs"] == len(SONGS)
 

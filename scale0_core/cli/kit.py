@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 __all__ = [
+    "AddressError",
     "Exit",
     "NegativeError",
     "NotReachedError",
@@ -58,7 +59,6 @@ __all__ = [
     "broker_option",
     "chosen_broker",
     "config_option",
-    "connect",
     "connected",
     "data_dir",
     "emit",
@@ -301,16 +301,6 @@ def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq
             why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
             raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", remedy)
         yield link.socket
-
-
-def connect(socket: zmq.Socket[bytes], address: str) -> None:
-    """Connect a socket; a UsageError says that the address is none."""
-    import zmq
-
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        raise _no_address(address, str(error)) from error
 
 
 def _no_address(address: str, why: str) -> UsageError:

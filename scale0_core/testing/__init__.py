@@ -17,8 +17,8 @@ from scale0_core.testing.programs import in_forked_child, killed_program
 from scale0_core.testing.script import Script
 from scale0_core.testing.simbroker import SimBroker
 from scale0_core.testing.simclient import SimClient, SimWorker
+from scale0_core.testing.simconnection import NetCounts, Weather
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
-from scale0_core.testing.simlink import NetCounts, Weather
 from scale0_core.testing.simnet import SimFailure, SimNetwork
 from scale0_core.testing.simnode import SimNode
 from scale0_core.testing.simsession import SimSession

@@ -13,7 +13,7 @@ from random import Random
 from scale0_core.client.kit.route import BETWEEN
 from scale0_core.config.running import BrokerRecord
 from scale0_core.container.host import HostLimits
-from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
+from scale0_core.testing.simconnection import Carrier, Connection, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
 from scale0_core.testing.simsockets import PARTNERS, Connector, SimSocket
 from scale0_core.testing.virtual import Action, Agenda
@@ -84,7 +84,7 @@ class SimNetwork:
         self._binders: dict[str, SimSocket] = {}
         self._waiting: dict[Hashable, list[Connector]] = {}
         """Missing connections by what they wait for: an address to be bound, a socket that refused, or PARTED."""
-        self._cut_links: dict[Link, None] = {}
+        self._cut_connections: dict[Connection, None] = {}
         self._check_at = 0
         self._checked_at = 0
         self._partitions: list[tuple[frozenset[str], frozenset[str]]] = []
@@ -192,7 +192,7 @@ class SimNetwork:
             for address in socket.endpoint.bind:
                 del self._binders[address]
             for pipe in socket.pipes:
-                self._cut(pipe.link, "killed", self._carrier.duration(self.weather.delay))
+                self._cut(pipe.connection, "killed", self._carrier.duration(self.weather.delay))
             socket.close("killed")
             self._retry(socket)
 
@@ -223,14 +223,14 @@ class SimNetwork:
         nodes = [self.nodes[name] for name in sorted(ours) if name in self.nodes]
         for pipe in [pipe for node in nodes for socket in node.sockets for pipe in socket.pipes]:
             if pipe.receiver.node in theirs:
-                self._cut(pipe.link, "partitioned", self._carrier.duration(self.weather.detection))
+                self._cut(pipe.connection, "partitioned", self._carrier.duration(self.weather.detection))
 
     def heal(self) -> None:
         """End all partitions; connections come back by themselves."""
         self._partitions.clear()
         self._carrier.note("heal")
-        for link in list(self._cut_links):
-            self._close(link)
+        for connection in list(self._cut_connections):
+            self._close(connection)
         self._retry(PARTED)
 
     # ---- connections
@@ -258,9 +258,9 @@ class SimNetwork:
                 self._try(connector)
             return reason
         connector = socket.connects[address]
-        if (link := connector.link) is not None:
-            self._cut(link, "disconnected", self._carrier.duration(self.weather.delay))
-            socket.detach(link.forward, link.backward)  # this end knows immediately
+        if (connection := connector.connection) is not None:
+            self._cut(connection, "disconnected", self._carrier.duration(self.weather.delay))
+            socket.detach(connection.forward, connection.backward)  # this end knows immediately
         socket.disconnect(connector)
         self._retry(socket)
         return ""
@@ -304,7 +304,7 @@ class SimNetwork:
             return far
         if not connector.routing_id and not near.accepts(backward.routing_id):
             return near
-        connector.link = Link(connector, forward, backward)
+        connector.connection = Connection(connector, forward, backward)
         self._carrier.note("connect", near.node, far.node, forward.routing_id)
         far.attach(backward, forward)
         near.attach(forward, backward)
@@ -314,30 +314,30 @@ class SimNetwork:
         given = socket.endpoint.options.get("ROUTING_ID", b"")
         return given if isinstance(given, bytes) and given else b"\0" + self._random.randbytes(4)
 
-    def _cut(self, link: Link, reason: str, detected_after: float) -> None:
+    def _cut(self, connection: Connection, reason: str, detected_after: float) -> None:
         """Lose what is under way; the ends learn of it a little later, and lose what they send until then."""
-        self._cut_links[link] = None
-        self._carrier.cut(link.forward, reason)
-        self._carrier.cut(link.backward, reason)
-        self._agenda.at(self.now + detected_after, self._close, link)
+        self._cut_connections[connection] = None
+        self._carrier.cut(connection.forward, reason)
+        self._carrier.cut(connection.backward, reason)
+        self._agenda.at(self.now + detected_after, self._close, connection)
 
-    def _close(self, link: Link) -> None:
-        if link.closed:
+    def _close(self, connection: Connection) -> None:
+        if connection.closed:
             return
-        link.closed = True
-        self._cut_links.pop(link, None)
-        link.connector.link = None
-        for pipe in (link.forward, link.backward):
+        connection.closed = True
+        self._cut_connections.pop(connection, None)
+        connection.connector.connection = None
+        for pipe in (connection.forward, connection.backward):
             if pipe.sender.open and pipe in pipe.sender.pipes:
-                pipe.sender.detach(pipe, link.opposite(pipe))
+                pipe.sender.detach(pipe, connection.opposite(pipe))
                 if pipe.sender.endpoint.watch_peers:
                     pipe.sender.on_lost()
                 if pipe.sender.on_link is not None:
                     pipe.sender.on_link(False, "")
-        if link.connector.socket.on_link is None:
-            self._try(link.connector)
-        self._retry(link.forward.sender)
-        self._retry(link.backward.sender)
+        if connection.connector.socket.on_link is None:
+            self._try(connection.connector)
+        self._retry(connection.forward.sender)
+        self._retry(connection.backward.sender)
 
     def _parted(self, one: str, other: str) -> bool:
         return any(

@@ -17,8 +17,8 @@ from scale0_core.container.outbox import MALFORMED
 from scale0_core.service import Connect, Disconnect, Job, JobResult, Send, Service
 from scale0_core.testing.contract import StrictHost, send_fault
 from scale0_core.testing.frames import as_delivered
+from scale0_core.testing.simconnection import Carrier
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
-from scale0_core.testing.simlink import Carrier
 from scale0_core.testing.simsockets import KINDS, SimSocket
 from scale0_core.testing.virtual import Driver, InProcess
 

@@ -12,7 +12,7 @@ import attrs
 
 from scale0_core.container.connections import ID_IN_USE
 from scale0_core.service import Endpoint, Frames, SocketKind
-from scale0_core.testing.simlink import Carrier, Link, Pipe
+from scale0_core.testing.simconnection import Carrier, Connection, Pipe
 
 DELIVERED = ""
 """The outcome of a send that worked; otherwise it is the name of an errno."""
@@ -41,7 +41,7 @@ class Connector:
     socket: SimSocket
     address: str
     routing_id: bytes = b""
-    link: Link | None = None
+    connection: Connection | None = None
     trying: bool = False
 
     @property
@@ -278,7 +278,7 @@ class ReqSocket(RoundRobinSocket):
 
     def unwrap(self, pipe: Pipe, frames: Frames) -> Frames | None:
         """Take an answer only from the peer that was asked, and once."""
-        asked = self.asked is not None and self.asked.link is pipe.link
+        asked = self.asked is not None and self.asked.connection is pipe.connection
         if not self.waits or not asked or len(frames) < 2 or frames[0] != b"":
             return None
         self.waits = False
@@ -302,7 +302,7 @@ class RepSocket(SimSocket):
         if self.way_back is None:
             return "EFSM"
         (request, envelope), self.way_back = self.way_back, None
-        answer = request.link.opposite(request)
+        answer = request.connection.opposite(request)
         if answer not in self.pipes:
             self.carrier.drop("asker gone")
         elif answer.full:

@@ -75,7 +75,7 @@ class Shop:
         return []
 
 
-class Link:
+class HostedShop:
     """A service that takes tasks, in the process of a broker to talk to."""
 
     def __init__(self, broker: Any, limits: HostLimits | None = None) -> None:
@@ -117,7 +117,7 @@ def broker(talk):
 
 @pytest.fixture
 def link(broker):
-    return Link(broker)
+    return HostedShop(broker)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_workers_of_the_same_name_take_their_share_and_have_a_row(broker, link):
 
 def test_a_broker_that_joins_or_is_disabled_keeps_its_rules(talk):
     broker = talk(state=BrokerState.JOINING)
-    link = Link(broker)
+    link = HostedShop(broker)
     assert broker.task("c", "shop", "1", b"ECHO", b"x")[0].code == 503
     broker.store.following = broker.broker.running.network
     broker.ask("reload_config")
@@ -282,7 +282,7 @@ def test_an_identity_like_its_own_is_free_for_a_worker(broker, link):
 
 def test_tasks_that_may_be_repeated_go_to_others_when_it_is_put_out(talk):
     broker = talk()
-    link = Link(broker, HostLimits(errors=1))
+    link = HostedShop(broker, HostLimits(errors=1))
     broker.join("w", "shop", window=9)
     taken = [broker.task("c", "shop", str(number), b"RAISE", retry=True) for number in range(2)]
     assert sorted(messages[0].command for messages in taken) == ["TASK", "TASKREPLY"]
@@ -292,7 +292,7 @@ def test_tasks_that_may_be_repeated_go_to_others_when_it_is_put_out(talk):
 
 def test_it_takes_tasks_when_a_new_configuration_has_it_managed(talk):
     broker = talk(services=("other",))
-    link = Link(broker)
+    link = HostedShop(broker)
     broker.store.following = attrs.evolve(broker.broker.running.network, services=("shop",))
     broker.ask("reload_config")
     assert link.takes_tasks
@@ -305,14 +305,14 @@ def test_it_takes_tasks_when_a_new_configuration_has_it_managed(talk):
 
 def test_a_broker_that_does_not_manage_the_service_gives_it_no_tasks(talk):
     broker = talk(services=("other",))
-    link = Link(broker)
+    link = HostedShop(broker)
     assert not link.takes_tasks
     assert broker.task("c", "shop", "1", b"ECHO", b"x")[0].code == 404
 
 
 def test_a_quarantined_service_ends_its_tasks_and_leaves(talk):
     broker = talk()
-    link = Link(broker, HostLimits(errors=2))
+    link = HostedShop(broker, HostLimits(errors=2))
     broker.task("c", "shop", "1", b"SILENT")
     assert broker.task("c", "shop", "2", b"RAISE")[0].code == 500
     ends = {message.number: message.code for message in broker.task("c", "shop", "3", b"RAISE")}
@@ -342,7 +342,7 @@ def test_one_router_takes_tasks():
 @pytest.mark.seeds(5)
 def test_every_task_ends_exactly_once(talk, seed):
     random, broker = Random(seed), talk()
-    link = Link(broker, HostLimits(errors=10_000))
+    link = HostedShop(broker, HostLimits(errors=10_000))
     words = (
         b"ECHO",
         b"LATER",

@@ -48,7 +48,7 @@ class Copier:
         return []
 
 
-class Link:
+class HostedCopier:
     """The copier, tied to a broker to talk to."""
 
     def __init__(self, broker: Any) -> None:
@@ -97,7 +97,7 @@ def broker(talk):
 
 @pytest.fixture
 def link(broker):
-    return Link(broker)
+    return HostedCopier(broker)
 
 
 def copies(broker: Any, number: str = "1", service: str = "copy") -> bool:
@@ -196,7 +196,7 @@ def test_it_comes_back_after_it_was_kicked(broker, link):
 @pytest.mark.parametrize("state", [BrokerState.JOINING, BrokerState.DISABLED])
 def test_it_waits_for_a_broker_that_does_not_serve_yet(talk, state):
     broker = talk(state=state)
-    link = Link(broker)
+    link = HostedCopier(broker)
     broker.sleep(60)
     assert set(link.commands()) == {b"CHECKCONFIG"}
     broker.store.following = broker.broker.running.network
@@ -207,7 +207,7 @@ def test_it_waits_for_a_broker_that_does_not_serve_yet(talk, state):
 
 def test_a_service_that_the_broker_does_not_manage_is_refused(talk):
     broker = talk(services=("other",))
-    link = Link(broker)
+    link = HostedCopier(broker)
     assert link.commands() == [b"CHECKCONFIG", b"READY"]
     assert broker.task("c", "copy")[0].code == 404
 

@@ -4,20 +4,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from scale0_core.api import records
 from scale0_core.cli import kit
-
-if TYPE_CHECKING:
-    import zmq
-
-    from scale0_discovery.client.watching import Watch
 
 FIX = "start a broker with the plugin discovery: scale0 broker; or choose one: --broker NAME|ADDRESS"
 COLUMNS = {
@@ -28,9 +21,6 @@ ADVICE = {
     "service": "service", "group": "group", "advice": "advice", "workers_now": "now", "workers_wanted": "wanted",
     "utilisation": "utilisation", "share": "share", "reason": "reason",
 }  # fmt: skip
-SILENCE = 15.0
-"""Seconds without a message, bookmarks included, after which a watch looks whether the broker is still there."""
-
 _broker = kit.broker_option("--name", "--address")
 _timeout = click.option(
     "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds."
@@ -119,54 +109,38 @@ def watch(
     timeout: float,
 ) -> None:  # fmt: skip
     """Write a line for everybody who offers SERVICE, or any, and one for each change from then on. Ends by Ctrl-C."""
+    from scale0_core.client.kit.drivers import CallerDriver
+    from scale0_discovery.client.following import NewsSession, WatchSession, changes
     from scale0_discovery.client.watching import RefusedError, Watch
 
     following = Watch(service, revision=since)
     place = _requests(broker)
     published = watch_address or _published_at(place, timeout)
-    with kit.connected(place, timeout, FIX) as requests, _subscribed(published, following) as news:
-        try:
-            for number, change in enumerate(_follow(following, requests, news, timeout), 1):
-                _write(change)
-                if number == count:
-                    return
-        except RefusedError as error:
-            raise kit.NegativeError("the broker refuses", str(error), "nothing is watched", "see the reason") from error
-        except KeyboardInterrupt:
-            kit.say(f"last revision: {following.revision}")
+    with kit.connected(place, timeout, FIX):
+        pass
+    driver = CallerDriver(WatchSession(place, following, timeout, _say_silence))
+    driver.start()
+    try:
+        driver.post(lambda: driver.add(NewsSession(published, driver.session)))
+        for number, change in enumerate(driver.each(changes(driver)), 1):
+            _write(change)
+            if number == count:
+                return
+    except kit.AddressError as error:
+        problem = error.problem
+        raise kit.UsageError(problem.what, problem.why, "nothing is watched", problem.remedy) from error
+    except RefusedError as error:
+        raise kit.NegativeError("the broker refuses", str(error), "nothing is watched", "see the reason") from error
+    except KeyboardInterrupt:
+        kit.say(f"last revision: {following.revision}")
+    finally:
+        driver.close()
 
 
-def _follow(
-    following: Watch, requests: zmq.Socket[bytes], news: zmq.Socket[bytes], timeout: float
-) -> Iterator[Mapping[str, Any]]:
-    """Give the changes as they come; whoever is not there any more is waited for."""
-    import zmq
+def _say_silence() -> None:
+    from scale0_discovery.client.following import SILENCE
 
-    poller = zmq.Poller()
-    poller.register(requests, zmq.POLLIN)
-    poller.register(news, zmq.POLLIN)
-    asked: float | None = None
-    heard = time.monotonic()
-    told = False
-    while True:
-        if asked is None and (request := following.request()) is not None and requests.poll(0, zmq.POLLOUT):
-            requests.send_multipart(request)
-            asked = time.monotonic()
-        ready = dict(poller.poll(200))
-        now = time.monotonic()
-        if requests in ready:
-            asked, heard, told = None, now, False
-            yield from following.answered(tuple(requests.recv_multipart()))
-        if news in ready:
-            heard = now
-            yield from following.published(tuple(news.recv_multipart()))
-        if asked is not None and now - asked > timeout:
-            asked = None  # it went to a broker that is no more
-        if now - heard > SILENCE:
-            following.check()
-            if not told:
-                kit.say(f"Nothing heard for {SILENCE:g} s; waiting for the broker.")
-            heard, told = now, True
+    kit.say(f"Nothing heard for {SILENCE:g} s; waiting for the broker.")
 
 
 def _write(change: Mapping[str, Any]) -> None:
@@ -239,20 +213,6 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
             "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
         )
     return records.object_from(answer[1])
-
-
-@contextmanager
-def _subscribed(address: str, following: Watch) -> Iterator[zmq.Socket[bytes]]:
-    import zmq
-
-    from scale0_core.client.kit.link import client_socket
-    from scale0_core.client.kit.sessions import Limits
-
-    with zmq.Context() as context, client_socket(context, zmq.SUB, Limits(reconnect=True, linger_ms=0)) as socket:
-        kit.connect(socket, address)
-        for topic in following.topics:
-            socket.subscribe(topic)
-        yield socket
 
 
 def _published_at(place: str, timeout: float) -> str:

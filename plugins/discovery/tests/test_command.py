@@ -176,6 +176,11 @@ def test_says_at_which_stage_there_is_no_broker(tmp_path):
     assert (done.returncode, json.loads(done.stderr)["why"].startswith("waiting for the answer")) == (75, True)
 
 
+def test_an_address_to_watch_that_is_none_is_wrong_usage(address):
+    done = run("watch", "--broker", address, "--watch-address", "tcp://no where", "-o", "json")
+    assert (done.returncode, json.loads(done.stderr)["what"]) == (64, "cannot connect to tcp://no where")
+
+
 @pytest.mark.parametrize("wrong", [("ls", "--metadata", "zone"), ("show",), ("ls", "--broker", "no/where")])
 def test_refuses_wrong_usage(wrong):
     assert run(*wrong).returncode == 64

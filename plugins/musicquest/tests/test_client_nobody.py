@@ -10,7 +10,7 @@ import pytest
 
 from scale0_musicquest.client import MusicClient, NoBrokerError, NoServerError
 
-from .music_peers import FakeBroker, FakeServer, peers
+from .music_peers import FakeBroker, FakeServer, client_of, peers
 from .test_client import nobody
 
 pytestmark = pytest.mark.real
@@ -19,24 +19,24 @@ SONG = {"a.wav": b"a"}
 PORTS = {"plugin": {"musicquest-broker": {name: ["tcp://127.0.0.1:*"] for name in ("bind_servers", "bind_clients")}}}
 
 
-def test_without_a_broker_questions_fail_immediately():
+def test_without_a_broker_questions_fail_immediately(flavour):
     began = time.monotonic()
-    with MusicClient(nobody(), timeout=60.0) as client:
+    with client_of(flavour, nobody(), timeout=60.0) as client:
         for ask in (lambda: client.search("x"), client.servers, client.stats):
             with pytest.raises(NoBrokerError, match="nobody listens"):
                 ask()
     with (
-        MusicClient(nobody(), server=nobody(), timeout=60.0) as client,
+        client_of(flavour, nobody(), server=nobody(), timeout=60.0) as client,
         pytest.raises(NoServerError, match="nobody listens"),
     ):
         client.search("x")
     assert time.monotonic() - began < 20
 
 
-def test_one_who_waits_for_the_broker_gets_an_answer_when_it_is_there():
+def test_one_who_waits_for_the_broker_gets_an_answer_when_it_is_there(flavour):
     with peers() as note:
         address = nobody()
-        with MusicClient(address, timeout=30.0, wait_for_broker=True) as client:
+        with client_of(flavour, address, timeout=30.0, wait_for_broker=True) as client:
             server = note(FakeServer(SONG))
             with pytest.raises(NoBrokerError):
                 client.search("a", timeout=0.3)
@@ -75,10 +75,13 @@ def test_in_a_forked_child_questions_fail_immediately():
             assert client.read(hit, 0, 1) == b"a"
 
 
-def test_a_broker_is_found_by_its_name_or_as_the_first_of_several_that_is_there(scale0_broker):
+def test_a_broker_is_found_by_its_name_or_as_the_first_of_several_that_is_there(scale0_broker, flavour):
     broker = scale0_broker.in_thread(["musicquest-broker"], PORTS)
     for name in (broker.name, ["gone", nobody(), broker.name]):
-        with MusicClient(name, timeout=30.0) as client:
+        with client_of(flavour, name, timeout=30.0) as client:
             assert client.servers() == []
-    with MusicClient("gone") as client, pytest.raises(NoBrokerError, match="no broker gone runs on this machine"):
+    with (
+        client_of(flavour, "gone") as client,
+        pytest.raises(NoBrokerError, match="no broker gone runs on this"),
+    ):
         client.servers()

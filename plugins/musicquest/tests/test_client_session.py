@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicTimeoutError, NoBrokerError, NoServerError, RefusedError, Stage
-from scale0_musicquest.client.session import GREETING_PATIENCE, Question, Session
+from scale0_musicquest.client.session import GREETING_PATIENCE, BrokerSession, MusicSession, Question
 
 HELLO = {"id": "s", "heartbeat_ms": 2000, "chunk": 250_000}
 
@@ -24,7 +24,7 @@ class Talk:
         """What the broker was asked."""
         self.done: list[Question] = []
         tags = (b"t%d" % number for number in itertools.count())
-        self.session = Session(
+        self.session = MusicSession(
             "me", "tcp://broker", ask_broker=self.asked.append, new_tag=lambda: next(tags), server=server
         )
 
@@ -199,10 +199,55 @@ def test_leaving_says_goodbye_and_ends_what_is_open():
     talk.ask(0.0)
     talk.greeted(0.0)
     talk.sent()
-    talk.session.leave()
+    talk.session.stop(0.0)
     assert [frames[0] for frames in talk.sent()] == [wire.BYE]
     assert [question.error.stage for question in talk.done] == [Stage.CLOSED]
     assert talk.ask(1.0).error.stage is Stage.CLOSED
+
+
+class Broker:
+    """A question to some brokers, and what came of it."""
+
+    def __init__(self, *choices: str) -> None:
+        self.heard: list = []
+        self.session = BrokerSession(choices, (wire.HEADER, wire.HELLO, b"t"), 6.0, self._note)
+        self.session.start(0.0)
+
+    def _note(self, said, now: float) -> None:
+        self.heard.append((said, now))
+
+
+def test_brokers_are_asked_one_after_the_other_with_a_share_of_the_time_each():
+    broker = Broker("tcp://a", "tcp://b", "tcp://c")
+    session = broker.session
+    assert (session.address, session.next_deadline()) == ("tcp://a", 2.0)
+    session.on_linked(0.5)
+    assert session.out == [(b"", wire.HEADER, wire.HELLO, b"t")]
+    session.out.clear()
+    session.on_deadline(2.0)
+    assert (session.address, session.next_deadline()) == ("tcp://b", 4.0)
+    session.on_nobody("nobody is at b", 2.1)
+    assert (session.address, session.next_deadline(), session.connection) == ("tcp://c", 6.0, 3)
+    session.on_linked(2.2)
+    session.receive((b"", b"answer"), 2.3)
+    session.on_deadline(6.0)
+    session.stop(7.0)
+    assert broker.heard == [((b"", b"answer"), 2.3)]
+    assert session.ended
+
+
+def test_silence_of_a_broker_is_told_apart_from_nobody_there():
+    silent, none, closing = (Broker("tcp://a", "tcp://b") for _ in range(3))
+    silent.session.on_nobody("nobody is at a", 0.1)
+    silent.session.on_deadline(6.0)
+    assert silent.heard == [(None, 6.0)]
+    none.session.on_nobody("nobody is at a", 0.1)
+    none.session.on_nobody("nobody is at b", 0.2)
+    ((error, _),) = none.heard
+    assert isinstance(error, NoBrokerError)
+    assert error.problem.why == "nobody is at a; nobody is at b"
+    closing.session.stop(1.0)
+    assert closing.heard[0][0].stage is Stage.CLOSED
 
 
 @given(
@@ -212,7 +257,7 @@ def test_any_message_is_taken(frames):
     talk = Talk()
     talk.ask(0.0)
     talk.session.on_broker(tuple(frames), 0.0)
-    if not talk.session.server:
+    if not talk.session.address:
         talk.session.on_deadline(1.0)
         talk.broker(wire.HELLO, {"endpoint": "tcp://a"}, 1.0)
     talk.session.on_linked(1.0)

@@ -1,7 +1,7 @@
 """The one client layer: connections, calls, handlers and flows, on which the clients of the core and of plugins stand.
 
 =============  =========================================================================================================
-``sessions``   what a session must provide, and the limits of its connections; read this first
+``sessions``   what a session must provide, a base, and the limits of its connections; read this first
 ``route``      which broker: a name, an address, or several; going to another one
 ``link``       sockets of clients, the shared context, one connection and its monitor
 ``listening``  whether anybody listens at a local address

@@ -109,11 +109,15 @@ class Driver(ABC, Generic[S]):
 
     def _turn_all(self) -> bool:
         more = self.engine.turn()
+        if not self._others:
+            return more
         for engine in list(self._others):
             more |= engine.turn()
-            if engine.session.ended:
-                self._others.remove(engine)
-                engine.close()
+        for engine in (self.engine, *self._others):
+            engine.apply()  # a session may have changed another, which had its turn before
+        for engine in [engine for engine in self._others if engine.session.ended]:
+            self._others.remove(engine)
+            engine.close()
         return more
 
     def _deadline(self) -> float | None:

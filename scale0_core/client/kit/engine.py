@@ -106,6 +106,8 @@ class Engine:
         self._pause(link.address)
         if link.up:
             self.session.on_unlinked(now)
+        elif link.limits.report_failures:
+            self.session.on_nobody(f"no connection to {link.address} came about", now)
         elif not self._linked_before and (reason := why_nobody_listens(self.session.address)):
             self.session.on_nobody(reason, now)
 

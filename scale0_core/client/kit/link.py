@@ -182,16 +182,13 @@ class Link:
         found: list[Frames] = []
         receive, batch = self.socket.recv_multipart, self.limits.batch
         with contextlib.suppress(zmq.Again):
+            if self.limits.views:
+                while len(found) < batch:
+                    frames: list[Any] = receive(zmq.DONTWAIT, copy=False)
+                    found.append(tuple(frame.buffer for frame in frames))
             while len(found) < batch:
                 found.append(tuple(receive(zmq.DONTWAIT)))
         return found
-
-    def views(self) -> list[memoryview] | None:
-        """Take one message without copying its frames, or None."""
-        try:
-            return [frame.buffer for frame in self.socket.recv_multipart(zmq.DONTWAIT, copy=False)]
-        except zmq.Again:
-            return None
 
     @property
     def readable(self) -> bool:

@@ -43,6 +43,10 @@ class Limits:
     """What was sent has so long to leave when the link is closed; nothing when the connection broke."""
     zero_copy: bool = False
     """Hand large frames to ZeroMQ without copying them; slower for small ones."""
+    views: bool = False
+    """Take frames without copying them, as memoryviews; slower for small ones."""
+    report_failures: bool = False
+    """Call ``on_nobody`` after every attempt to connect that failed, at remote addresses too."""
     reconnect: bool = False
     """Let ZeroMQ connect again by itself: for links without an engine, of requests that may go to a successor."""
     topics: tuple[bytes, ...] | None = None
@@ -90,3 +94,41 @@ class Session(Protocol):
 
     def stop(self, now: float, error: BaseException | None = None) -> None:
         """End; with what ended it, if that was a failure of the driver. May be called twice."""
+
+
+class BaseSession:
+    """A session that does nothing, for those that need little; without an address it has deadlines only."""
+
+    limits = Limits()
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        self.connection = 0
+        self.ended = False
+        self.out: list[Frames] = []
+
+    def start(self, now: float) -> None:
+        """Begin."""
+
+    def on_linked(self, now: float) -> None:
+        """Note that there is a connection."""
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone."""
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens there."""
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+
+    def next_deadline(self) -> float | None:
+        """Return when something is due, or None."""
+        return None
+
+    def on_deadline(self, now: float) -> None:
+        """Do what is due."""
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """End."""
+        self.ended = True

@@ -109,7 +109,7 @@ class Echo:
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> str:
+def address(real: None, tmp_path: Path) -> str:
     return f"ipc://{tmp_path}/echo"
 
 
@@ -238,6 +238,53 @@ def test_a_loop_turns_several_sessions(echo: Echo, address: str):
     asyncio.run(main())
 
 
+class Following(Asking):
+    """Has another session ask what it is answered itself."""
+
+    def __init__(self, address: str, other: Asking) -> None:
+        super().__init__(address)
+        self._other = other
+
+    def receive(self, frames: Frames, now: float) -> None:
+        self._other.ask(*frames)
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_what_a_session_has_another_send_is_sent_in_the_same_turn(echo: Echo, address: str, kind: str):
+    first = Asking(address)
+    second = Following(address, first)
+    driver = ThreadDriver(first, "test") if kind == "thread" else CallerDriver(first)
+    driver.start()
+    driver.post(lambda: driver.add(second))
+    assert driver.until(lambda: first.linked and second.linked, PATIENCE)()
+    driver.post(lambda: second.ask(b"passed on"))
+    assert driver.until(lambda: first.answers == [b"passed on"], PATIENCE)()
+    driver.close()
+
+
+class Impatient(Asking):
+    """Wants to know of every attempt that failed, and frames that are not copied."""
+
+    limits = Limits(report_failures=True, views=True)
+    failures = 0
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        self.failures += 1
+
+
+def test_a_session_may_learn_of_every_attempt_that_failed(address: str):
+    echo = Echo(address)
+    session = Impatient(address)
+    driver = CallerDriver(session)
+    driver.start()
+    assert driver.run(linked(driver))
+    assert driver.run(asked(driver, b"hello"))
+    assert type(session.answers[0]) is memoryview
+    echo.close()
+    assert driver.until(lambda: session.failures >= 2, PATIENCE)()
+    driver.close()
+
+
 def test_a_ticker_turns_a_busy_session_while_its_user_does_other_things(echo: Echo, address: str):
     session = Asking(address)
     driver = CallerDriver(session, tick=0.01, busy=lambda: session.ticks < 5)
@@ -283,6 +330,7 @@ def test_a_driver_is_closed_when_nobody_has_its_owner(address: str, kind: str):
     eventually(lambda: session.ended)
 
 
+@pytest.mark.real
 def test_an_address_that_is_not_valid_is_an_error_at_the_start():
     for driver in (ThreadDriver(Asking("nonsense"), "test"), CallerDriver(Asking("nonsense"))):
         with pytest.raises(AddressError):

@@ -13,8 +13,8 @@ import hashlib
 import os
 import queue
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from scale0_core.api import files
 from scale0_musicquest.client.errors import DATA, FileThereError, MusicError, Stage
@@ -27,13 +27,6 @@ WAITING_CHUNKS = 32
 Buffer = bytes | memoryview
 
 
-class Sink(Protocol):
-    """Takes the chunks of a download in any order."""
-
-    def put(self, offset: int, data: Buffer) -> None:
-        """Take a chunk."""
-
-
 class Ordered:
     """Gives chunks on in order."""
 
@@ -41,12 +34,13 @@ class Ordered:
         self.position = position
         self._early: dict[int, Buffer] = {}
 
-    def put(self, offset: int, data: Buffer) -> None:
-        """Take a chunk, and give on what is now in order."""
-        self._early[offset] = data
-        while (chunk := self._early.pop(self.position, None)) is not None:
-            self.write(chunk)
-            self.position += len(chunk)
+    def put_all(self, chunks: Iterable[tuple[int, Buffer]]) -> None:
+        """Take chunks, and give on what is now in order."""
+        for offset, data in chunks:
+            self._early[offset] = data
+            while (chunk := self._early.pop(self.position, None)) is not None:
+                self.write(chunk)
+                self.position += len(chunk)
 
     def write(self, data: Buffer) -> None:
         """Take what comes next."""
@@ -130,8 +124,16 @@ class PartialFile(Ordered):
             os.ftruncate(self._descriptor, 0)
             size = 0
         super().__init__(size)
+        self._lock = threading.Lock()  # who is cancelled may close it while a thread still uses it
+        self._closed = False
         self.resumed = size > 0
         self._hasher = Hasher(self._descriptor, size)
+
+    def put_all(self, chunks: Iterable[tuple[int, Buffer]]) -> None:
+        """Write what is now in order, unless the file was closed."""
+        with self._lock:
+            if not self._closed:
+                super().put_all(chunks)
 
     def write(self, data: Buffer) -> None:
         """Write what comes next, and have it hashed."""
@@ -162,6 +164,11 @@ class PartialFile(Ordered):
 
     def finish(self, *, force: bool) -> None:
         """Make it the file that was wanted, safe on the disk; ``force`` overwrites what is there."""
+        with self._lock:
+            if not self._closed:
+                self._finish(force=force)
+
+    def _finish(self, *, force: bool) -> None:
         try:
             files.sync_file(self._descriptor)
             if force:
@@ -176,8 +183,10 @@ class PartialFile(Ordered):
 
     def close(self) -> None:
         """Let go of the file, and leave it."""
-        self._hasher.abandon()
-        os.close(self._descriptor)
+        with self._lock:
+            self._closed = True
+            self._hasher.abandon()
+            os.close(self._descriptor)
 
 
 def _open_alone(path: Path) -> int:

@@ -66,13 +66,13 @@ class NetCounts:
 class Pipe:
     """One direction of a connection; ``routing_id`` is how the receiver, if a ROUTER, names the sender."""
 
-    __slots__ = ("cut", "flying", "last_arrival", "link", "receiver", "routing_id", "sender", "topics", "waiting")
+    __slots__ = ("connection", "cut", "flying", "last_arrival", "receiver", "routing_id", "sender", "topics", "waiting")
 
     def __init__(self, sender: SimSocket, receiver: SimSocket, routing_id: bytes) -> None:
         self.sender = sender
         self.receiver = receiver
         self.routing_id = routing_id
-        self.link: Link
+        self.connection: Connection
         self.flying = 0
         """Messages under way; when the pipe is cut, they are lost."""
         self.waiting = 0
@@ -87,7 +87,7 @@ class Pipe:
         return bool(limit) and self.flying + self.waiting >= limit
 
 
-class Link:
+class Connection:
     """One connection: a pipe each way. Once cut it never works again; a new one takes its place."""
 
     __slots__ = ("backward", "closed", "connector", "forward")
@@ -97,7 +97,7 @@ class Link:
         self.forward = forward
         self.backward = backward
         self.closed = False
-        forward.link = backward.link = self
+        forward.connection = backward.connection = self
 
     def opposite(self, pipe: Pipe) -> Pipe:
         """Give the pipe of the other direction."""

@@ -17,7 +17,7 @@ import zmq
 from scale0_core.client import Client, Worker, aio
 from scale0_core.errors import Scale0Error
 
-MANY = 25
+MANY = 60
 TIMEOUT = 5.0
 
 
@@ -73,7 +73,7 @@ def reader(address: str, folder: str) -> object:
     """Read a pipe."""
     from scale0_zpipes import Pipe
 
-    with Pipe.open("pipe", "r", broker=address, timeout=TIMEOUT, wait_for_broker=True) as pipe:
+    with Pipe.open("pipe", "r", broker=address, timeout=TIMEOUT) as pipe:
         return pipe.read(timeout=TIMEOUT)
 
 
@@ -81,7 +81,7 @@ def writer(address: str, folder: str) -> object:
     """Write into a pipe."""
     from scale0_zpipes import Pipe
 
-    with Pipe.open("pipe", "w", broker=address, timeout=TIMEOUT, wait_for_broker=True) as pipe:
+    with Pipe.open("pipe", "w", broker=address, timeout=TIMEOUT) as pipe:
         pipe.write(b"x")
         pipe.flush()
     return None
@@ -95,8 +95,23 @@ def music(address: str, folder: str) -> object:
         return client.search(name="x")
 
 
+def watch(address: str, folder: str) -> object:
+    """Follow what is offered."""
+    from scale0_core.client.kit.drivers import CallerDriver
+    from scale0_discovery.client.following import NewsSession, WatchSession, changes
+    from scale0_discovery.client.watching import Watch
+
+    driver = CallerDriver(WatchSession(address, Watch(), TIMEOUT, lambda: None))
+    driver.start()
+    try:
+        driver.post(lambda: driver.add(NewsSession(address, driver.session)))
+        return next(driver.each(changes(driver)))
+    finally:
+        driver.close()
+
+
 KINDS = {
-    use.__name__: use for use in (core, worker, majordomo, majordomo_worker, reader, writer, music)
+    use.__name__: use for use in (core, worker, majordomo, majordomo_worker, reader, writer, music, watch)
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from scale0_core.client.kit.errors import (
     closed_error,
 )
 from scale0_core.client.kit.flows import Flow, Inbox, Item
+from scale0_core.errors import Exit
 from scale0_core.logs import printable
 from scale0_core.parts.backoff import backoff_seconds
 from scale0_core.parts.timers import Deadlines
@@ -159,6 +160,10 @@ class Codec(Protocol):
     def look_here(self) -> str:
         """What to do when the broker cannot be reached or says nothing."""
 
+    @property
+    def look_there(self) -> str:
+        """What to look at when connections break each time; empty where nothing is known."""
+
     def options(self, milliseconds: int, retry: bool, terms: Any) -> bytes:
         """Write what is said about a call; results are kept."""
 
@@ -234,7 +239,8 @@ class Calls:
         options = self._options(milliseconds, call.retry, call.terms)
         self._out.append(self._codec.request(ident, call, options))
 
-    def _send_waiting(self, now: float) -> None:
+    def send_waiting(self, now: float) -> None:
+        """Send what has waited: for a connection, or where replies have no ident for the end of the call before."""
         while self._waiting and self.online and not (self._serial and self._by_ident):
             call = next(iter(self._waiting))
             del self._waiting[call]
@@ -339,7 +345,7 @@ class Calls:
     def connected(self, now: float) -> None:
         """Send what has waited for a connection."""
         self.online = True
-        self._send_waiting(now)
+        self.send_waiting(now)
 
     def disconnected(self) -> None:
         """Give up the calls that were under way, but for those that may be sent again."""
@@ -384,7 +390,7 @@ class Calls:
         for call in self._pauses.take(now):
             call.sent = None
             self._waiting[call] = None
-        self._send_waiting(now)
+        self.send_waiting(now)
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
@@ -405,7 +411,7 @@ class Calls:
             Stage.REPLY: f"{call.parts} parts of the reply came, but not its end",
         }[stage]
         unreached = stage in (Stage.CONNECTING, Stage.BROKER)
-        return CallTimedOutError(
+        error = CallTimedOutError(
             f"{_what(call)} timed out after {call.timeout:g} s while {stage.value}",
             why,
             "it may have been carried out" if call.sends else "nothing was sent",
@@ -413,13 +419,17 @@ class Calls:
             service=call.name,
             stage=stage,
         )
+        if not call.sends:
+            error.exit_code = Exit.UNREACHED
+        return error
 
     def _lost(self, call: Call) -> CallError:
         return BrokerLostError(
             f"{_what(call)} has lost its connection to {self.address}",
             f"it broke while {self.stage(call).value}",
-            "it may have been carried out",
-            "call again, or use retry=True for services that may be called twice",
+            "the outcome is unknown: it may have been carried out",
+            "call again, or use retry=True for services that may be called twice"
+            + (f"; if it happens each time, {self._codec.look_there}" if self._codec.look_there else ""),
             service=call.name,
             stage=self.stage(call),
         )

@@ -18,7 +18,6 @@ from scale0_core.client.kit.serving import (
     OVER,
     PARTS_AT_ONCE,
     WORKING_ON,
-    Answer,
     Handler,
     Handling,
     Serving,
@@ -26,6 +25,7 @@ from scale0_core.client.kit.serving import (
     failure,
     is_async,
 )
+from scale0_core.client.kit.sessions import Answer
 
 T = TypeVar("T")
 

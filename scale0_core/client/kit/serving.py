@@ -21,14 +21,14 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from functools import partial
 from types import GeneratorType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from scale0_core.client.kit.drivers import Bell, Driver, HeededSignals, ThreadDriver
 from scale0_core.client.kit.errors import FORKED, RemoteError, WorkerError
 from scale0_core.client.kit.flows import Flow, Step, run
-from scale0_core.client.kit.sessions import Session
+from scale0_core.client.kit.sessions import Answer, Session
 from scale0_core.logs import get_logger
 from scale0_core.service import Frames
 
@@ -84,19 +84,6 @@ def time_left() -> float:
 
 
 # --- what handlers return ---------------------------------------------------------------------------------------------
-
-
-class Answer(NamedTuple):
-    """How a task ends: a reply, the end of one in parts, or an error where there is a code."""
-
-    result: Any = None
-    """What the handler returned, or a generator at its end."""
-    parts: int = -1
-    """How many parts were sent before; -1 if it is a reply in one piece."""
-    code: int = 0
-    message: str = ""
-    frames: Frames = ()
-    """The result as frames."""
 
 
 def frames_of(result: Any) -> Frames:

@@ -21,7 +21,7 @@ engine runs it and keeps these promises:
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -90,3 +90,16 @@ class Session(Protocol):
 
     def stop(self, now: float, error: BaseException | None = None) -> None:
         """End; with what ended it, if that was a failure of the driver. May be called twice."""
+
+
+class Answer(NamedTuple):
+    """How a task of a worker ends: a reply, the end of one in parts, or an error where there is a code."""
+
+    result: Any = None
+    """What the handler returned, or a generator at its end."""
+    parts: int = -1
+    """How many parts were sent before; -1 if it is a reply in one piece."""
+    code: int = 0
+    message: str = ""
+    frames: Frames = ()
+    """The result as frames."""

@@ -114,11 +114,13 @@ class LoopDriver(Driver[S]):
 
     def post(self, function: Callable[[], object]) -> bool:
         """Call a function, and have a turn soon; False if the driver has ended."""
-        if self._closed or self.forked:
+        if self._closed or self.engine.forked:
             return False
-        self.start()
+        if self._loop is None:
+            self.start()
         function()
-        self.kick()
+        if not self._due:
+            self.kick()
         return True
 
     def kick(self) -> None:

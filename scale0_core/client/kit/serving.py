@@ -238,17 +238,13 @@ class Handling(ABC):
         self._pool = Pool(threads, name)
         self._at_once = at_once
         self._driver: Driver[Any] | None = None
+        self._session: Any = None
         self.stopping = False
         """Whether no answers are wanted any more."""
 
     def attach(self, driver: Driver[Any]) -> None:
         """Say where answers go; before the driver starts."""
-        self._driver = driver
-
-    @property
-    def _session(self) -> Any:
-        assert self._driver is not None
-        return self._driver.session
+        self._driver, self._session = driver, driver.session
 
     def _post(self, call: Callable[[], object]) -> None:
         assert self._driver is not None

@@ -17,7 +17,9 @@ import pytest
 import zmq
 
 import scale0_majordomo
-from scale0_core.client import threads
+from scale0_core.api import Scale0Error
+from scale0_majordomo.client.codec import told_by_broker
+from scale0_core.client.kit import drivers
 from scale0_majordomo import (
     BrokerLostError,
     CallError,
@@ -365,11 +367,11 @@ def test_nobody_there_is_told_with_the_stage(folder):
 
 @pytest.mark.parametrize("address", ["nowhere", "tcp://", "xyz://a"])
 def test_an_address_that_is_none_is_told(address):
-    with pytest.raises(scale0_majordomo.client.errors.Scale0Error, match="cannot connect"):
+    with pytest.raises(Scale0Error, match="cannot connect"):
         Client(address)
     worker = Worker(address)
     worker.add("s", lambda request: None)
-    with pytest.raises(scale0_majordomo.client.errors.Scale0Error, match="cannot connect"):
+    with pytest.raises(Scale0Error, match="cannot connect"):
         worker.start()
 
 
@@ -423,13 +425,13 @@ def test_wrong_use_of_a_worker_is_told(here):
 
 def test_a_request_that_comes_while_the_worker_starts_is_answered(here, client, monkeypatch):
     future = client.submit("waiting", timeout=60)
-    begin = threads.IoThread.start
+    begin = drivers.ThreadDriver.start
 
     def start_and_wait(thread):
         begin(thread)
         assert future.result(60).body == b"done"
 
-    monkeypatch.setattr(threads.IoThread, "start", start_and_wait)
+    monkeypatch.setattr(drivers.ThreadDriver, "start", start_and_wait)
     worker = Worker(here)
     worker.add("waiting", lambda request: b"done")
     worker.start()
@@ -470,7 +472,7 @@ def test_a_service_that_is_removed_is_offered_no_more(client, worker):
 
 def test_what_the_broker_does_not_know_is_told(client):
     with pytest.raises(CallError) as caught:
-        scale0_majordomo.client.setup.told_by_broker("mmi.x", client.call("mmi.x"))
+        told_by_broker("mmi.x", client.call("mmi.x"))
     assert caught.value.code == 501
 
 

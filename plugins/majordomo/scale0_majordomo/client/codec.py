@@ -191,11 +191,12 @@ def make_call(
     traceparent: str = "",
 ) -> Call:  # fmt: skip
     """Make a call, or raise what is wrong with it."""
-    check_name(service)
     terms = None
     if retry is not None or priority or key or traceparent:
         terms = _checked(Terms(retry, priority, key, traceparent))
-    return Call(service, body_frames(body), timeout=timeout, retry=retry, terms=terms)
+    call = Call(service, body_frames(body), timeout=timeout, retry=retry, terms=terms)
+    check_name(call.service)
+    return call
 
 
 def _checked(terms: Terms) -> Terms:
@@ -208,10 +209,10 @@ def _checked(terms: Terms) -> Terms:
     return terms
 
 
-def check_name(name: str) -> None:
+def check_name(name: bytes) -> None:
     """Raise what is wrong with the name of a service."""
-    if not 1 <= len(name.encode()) <= MAX_NAME:
-        raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name!r}")
+    if not 1 <= len(name) <= MAX_NAME:
+        raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name.decode()!r}")
 
 
 def body_frames(parts: Iterable[Any]) -> Frames:

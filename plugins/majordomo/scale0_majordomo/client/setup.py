@@ -161,7 +161,7 @@ class BaseWorker(ABC):
         A generator sends what it yields as it goes, and what it returns as the end. What it raises goes to the caller
         as a RemoteError.
         """
-        check_name(name)
+        check_name(name.encode())
         if name.startswith("mmi."):
             raise ValueError(f"services that begin with mmi. are the broker's own: {name}")
         if name in self._offers:

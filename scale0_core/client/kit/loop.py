@@ -100,7 +100,11 @@ class LoopDriver(Driver[S]):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._watch(self.engine)
-            self.engine.start()
+            try:
+                self.engine.start()
+            except BaseException:
+                self._loop = None  # whoever uses it again is told again
+                raise
             self.kick()
 
     def add(self, session: Session) -> Engine:

@@ -302,7 +302,7 @@ def test_the_requests_of_a_client_with_a_name_of_its_own_wait_for_its_return():
     [
         "nonsense", "[]", '{"timeout": "soon"}', '{"timeout": 0}', '{"timeout": -1}', '{"timeout": true}',
         '{"timeout": NaN}', '{"timeout": 1e99}', '{"priority": 1.5}', '{"priority": 1e400}', '{"priority": 4294967296}',
-        '{"key": 1}', '{"retry": 1}', '{"retry": "no"}',
+        '{"key": 1}', '{"key": "\\ud800"}', '{"retry": 1}', '{"retry": "no"}',
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_answered_400(options):
@@ -312,7 +312,7 @@ def test_options_that_make_no_sense_are_answered_400(options):
     nothing_left(majordomo.service)
 
 
-@pytest.mark.parametrize("text", ["\\ud800", "\\u0000", "x" * 4000])
+@pytest.mark.parametrize("text", ["\\u0000", "\\ud83d\\ude00", "x" * 4000])
 def test_any_text_may_be_a_key(text):
     majordomo = Majordomo(scheduling="sticky")
     majordomo.ready("w")

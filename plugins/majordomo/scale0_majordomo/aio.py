@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from scale0_core.client.kit.calls import Reply as Reply
 from scale0_majordomo.client.aio import *
 from scale0_majordomo.client.codec import CallOptions as CallOptions
 from scale0_majordomo.client.errors import *

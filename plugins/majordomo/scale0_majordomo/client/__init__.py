@@ -6,7 +6,6 @@
         print(client.call("upper", "hello").text)
 """
 
-from scale0_core.client.kit.calls import Reply as Reply
 from scale0_majordomo.client.codec import CallOptions as CallOptions
 from scale0_majordomo.client.errors import *
 from scale0_majordomo.client.session import Request as Request

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from random import Random
 from typing import Any, TypeVar
 
 from scale0_core.api import printable
@@ -67,7 +67,7 @@ class BaseClient(ABC):
         """
         self._target = target(broker, "majordomo", "requests")
         self._session = ClientSession(
-            self._target, random=Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
+            self._target, random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         self._timeout = timeout
@@ -196,7 +196,7 @@ class BaseWorker(ABC):
 
         def make(handling: Handling) -> WorkerSession:
             return WorkerSession(
-                self._target, name, begin=handling.begin, cancel=handling.cancel, random=Random(), credit=credit,  # noqa: S311
+                self._target, name, begin=handling.begin, cancel=handling.cancel, random=random.Random(), credit=credit,  # noqa: S311
                 heartbeat=self._heartbeat, liveness=self._liveness, dialect=self._dialect,
             )  # fmt: skip
 

@@ -20,7 +20,7 @@ from scale0_majordomo.client.setup import WINDOW, BaseClient, BaseWorker, Item, 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Client", "Stream", "Worker"]
+__all__ = ["Client", "Reply", "Stream", "Worker"]
 
 
 class Client(BaseClient):

@@ -526,10 +526,11 @@ class Caller:
         if window.size < 1:
             raise ValueError(f"window must be positive, got {window.size}")
         flow = self._in_order if window.ordered else self._as_they_come
-        return self.driver.each(flow(make, items, window.size, _Progress(window, items)))
+        each = Item if window.progress is None else _Progress(window.progress, items).of
+        return self.driver.each(flow(make, items, window.size, each))
 
     def _in_order(
-        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, progress: _Progress
+        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, each: Callable[[Reply], Item[Reply]]
     ) -> Flow[None]:
         under_way: deque[Any] = deque()
         result = self.driver.result
@@ -537,14 +538,14 @@ class Caller:
             for number, item in enumerate(items):
                 under_way.append(self.submit(make(item), number))
                 while len(under_way) >= size or (under_way and under_way[0].done()):
-                    yield progress.of((yield result(under_way.popleft())))
+                    yield each((yield result(under_way.popleft())))
             while under_way:
-                yield progress.of((yield result(under_way.popleft())))
+                yield each((yield result(under_way.popleft())))
         finally:
             _cancel_all(under_way)
 
     def _as_they_come(
-        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, progress: _Progress
+        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, each: Callable[[Reply], Item[Reply]]
     ) -> Flow[None]:
         done = self.driver.mailbox()
         under_way: dict[Any, None] = {}
@@ -560,7 +561,7 @@ class Caller:
                     return
                 future = yield take(done)
                 del under_way[future]
-                yield progress.of((yield result(future)))
+                yield each((yield result(future)))
         finally:
             _cancel_all(under_way)
 
@@ -579,14 +580,13 @@ class Caller:
 class _Progress:
     """Counts the replies of a map."""
 
-    def __init__(self, window: Window, items: Iterable[Any]) -> None:
-        self._tell, self._done = window.progress, 0
+    def __init__(self, tell: Callable[[int, int | None], None], items: Iterable[Any]) -> None:
+        self._tell, self._done = tell, 0
         self._total = len(items) if isinstance(items, list | tuple | range | set | dict) else None
 
     def of(self, reply: Reply) -> Item[Reply]:
-        if self._tell is not None:
-            self._done += 1
-            self._tell(self._done, self._total)
+        self._done += 1
+        self._tell(self._done, self._total)
         return Item(reply)
 
 

@@ -84,10 +84,8 @@ class Driver(ABC, Generic[S]):
         if self.engine.forked:
             raise forked_error()
 
-    @staticmethod
-    def now() -> float:
-        """Return the time that sessions count in."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """The time that sessions count in."""
 
     @abstractmethod
     def start(self) -> None:

@@ -156,7 +156,7 @@ def test_what_a_function_raises_is_an_error_of_the_caller(flavour, client, worke
     exits_with = "SystemExit: 3" if flavour.name == "sync" else "RuntimeError: SystemExit: 3"
     for service, code, message in (
         ("bad", 500, "ValueError: not this one"), ("own", 555, "my own"), ("exits", 500, exits_with),
-        ("wrong", 500, "TypeError: a body is bytes or text, not int"),
+        ("wrong", 500, "TypeError: a payload is bytes, text, a tuple of these, or None, but not int"),
     ):  # fmt: skip
         with pytest.raises(RemoteError) as caught:
             client.call(service)

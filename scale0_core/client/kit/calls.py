@@ -26,6 +26,7 @@ from scale0_core.client.kit.errors import (
     closed_error,
 )
 from scale0_core.client.kit.flows import Flow, Inbox, Item
+from scale0_core.client.kit.sessions import Payload
 from scale0_core.errors import Exit
 from scale0_core.logs import printable
 from scale0_core.parts.backoff import backoff_seconds
@@ -45,21 +46,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 WINDOW = 500
 
 
-class Reply(tuple[bytes, ...]):
+class Reply(Payload):
     """What a service answered: a tuple of frames. ``body`` is all of it in one piece, ``text`` the same decoded."""
 
     number = 0
     """Of a reply that ``map`` gives: which of the items it answers, counted from 0."""
-
-    @property
-    def body(self) -> bytes:
-        """All frames, one after the other."""
-        return b"".join(self)
-
-    @property
-    def text(self) -> str:
-        """All frames as text in UTF-8."""
-        return self.body.decode()
 
 
 class Sink(Protocol):

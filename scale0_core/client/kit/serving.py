@@ -86,23 +86,6 @@ def time_left() -> float:
 # --- what handlers return ---------------------------------------------------------------------------------------------
 
 
-def frames_of(result: Any) -> Frames:
-    """Make frames of what a handler returned; None is no frame."""
-    if type(result) is bytes:
-        return (result,)
-    if result is None:
-        return ()
-    return tuple(_frame(part) for part in (result if isinstance(result, tuple | list) else (result,)))
-
-
-def _frame(part: Any) -> bytes:
-    if isinstance(part, str):
-        return part.encode()
-    if isinstance(part, bytes | bytearray | memoryview):
-        return bytes(part)
-    raise TypeError(f"a service returns bytes, text, a tuple of these, or None, but not {type(part).__name__}")
-
-
 def failure(task: Task, error: BaseException) -> Answer:
     """Make the answer for a handler that raised; what it raised is logged, unless the task was over already."""
     if task.over:

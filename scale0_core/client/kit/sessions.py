@@ -103,3 +103,35 @@ class Answer(NamedTuple):
     message: str = ""
     frames: Frames = ()
     """The result as frames."""
+
+
+class Payload(tuple[bytes, ...]):
+    """A tuple of frames; ``body`` is all of it in one piece, ``text`` the same decoded."""
+
+    @property
+    def body(self) -> bytes:
+        """All frames, one after the other."""
+        return b"".join(self)
+
+    @property
+    def text(self) -> str:
+        """All frames as text in UTF-8."""
+        return self.body.decode()
+
+
+def frames_of(payload: Any) -> Frames:
+    """Make frames of bytes, text, or several of these; None is no frame."""
+    if type(payload) is bytes:
+        return (payload,)
+    if payload is None:
+        return ()
+    parts = payload if isinstance(payload, tuple | list) else (payload,)
+    return tuple([part if type(part) is bytes else _frame(part) for part in parts])
+
+
+def _frame(part: Any) -> bytes:
+    if isinstance(part, str):
+        return part.encode()
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    raise TypeError(f"a payload is bytes, text, a tuple of these, or None, but not {type(part).__name__}")

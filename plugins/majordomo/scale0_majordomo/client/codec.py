@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from scale0_core.api import Frames, records
 from scale0_core.client.kit.calls import Call, Reply
+from scale0_core.client.kit.sessions import frames_of
 from scale0_majordomo.client.errors import START, CallError, Stage, error_for
 from scale0_majordomo.dialects import (
     CANCEL,
@@ -27,6 +28,8 @@ DialectName = Literal["scale0", "mdp02", "mdp01"]
 DIALECTS: Mapping[str, Dialect] = {"scale0": Dialect.OWN, "mdp02": Dialect.MDP02, "mdp01": Dialect.MDP01}
 
 MMI_SERVICE = b"mmi.service"
+EMPTY = (b"",)
+"""What a body has at least."""
 QUESTION = b"?"
 """The id of the request by which a worker asks whether the broker is there."""
 
@@ -187,14 +190,14 @@ class Terms(NamedTuple):
 
 
 def make_call(
-    service: str, body: Iterable[Any], *, timeout: float, retry: bool | None = None, priority: int = 0, key: str = "",
-    traceparent: str = "",
+    service: str, body: tuple[bytes | str, ...], *, timeout: float, retry: bool | None = None, priority: int = 0,
+    key: str = "", traceparent: str = "",
 ) -> Call:  # fmt: skip
     """Make a call, or raise what is wrong with it."""
     terms = None
     if retry is not None or priority or key or traceparent:
         terms = _checked(Terms(retry, priority, key, traceparent))
-    call = Call(service, body_frames(body), timeout=timeout, retry=retry, terms=terms)
+    call = Call(service, frames_of(body) or EMPTY, timeout=timeout, retry=retry, terms=terms)
     check_name(call.service)
     return call
 
@@ -213,19 +216,6 @@ def check_name(name: bytes) -> None:
     """Raise what is wrong with the name of a service."""
     if not 1 <= len(name) <= MAX_NAME:
         raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name.decode()!r}")
-
-
-def body_frames(parts: Iterable[Any]) -> Frames:
-    """Return a body as frames; it has at least one, which may be empty."""
-    return tuple([part if type(part) is bytes else _frame(part) for part in parts]) or (b"",)
-
-
-def _frame(part: Any) -> bytes:
-    if isinstance(part, str):
-        return part.encode()
-    if isinstance(part, bytes | bytearray | memoryview):
-        return bytes(part)
-    raise TypeError(f"a body is bytes or text, not {type(part).__name__}")
 
 
 # --- what a broker tells ----------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any
 from scale0_core.api import Backoff, Frames, printable
 from scale0_core.client.kit.calls import Call, Calls
 from scale0_core.client.kit.errors import closed_error, no_broker
-from scale0_core.client.kit.sessions import Answer, Limits
-from scale0_majordomo.client.codec import ClientCodec, WorkerCodec, body_frames, options_of, write_options
+from scale0_core.client.kit.sessions import Answer, Limits, Payload, frames_of
+from scale0_majordomo.client.codec import EMPTY, ClientCodec, WorkerCodec, options_of, write_options
 from scale0_majordomo.client.errors import START, WorkerError
 from scale0_majordomo.dialects import Dialect, Word
 
@@ -138,7 +138,7 @@ class WorkerState(str, Enum):
     LEFT = "left"
 
 
-class Request(tuple[bytes, ...]):
+class Request(Payload):
     """What a client asks for: a tuple of frames. ``body`` is all of it in one piece, ``text`` the same decoded."""
 
     service: str
@@ -164,16 +164,6 @@ class Request(tuple[bytes, ...]):
     def about(self) -> dict[str, Any]:
         """What the log says about it."""
         return {"service": self.service, "request": self.address.hex()}
-
-    @property
-    def body(self) -> bytes:
-        """All frames, one after the other."""
-        return b"".join(self)
-
-    @property
-    def text(self) -> str:
-        """All frames as text in UTF-8."""
-        return self.body.decode()
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -335,10 +325,8 @@ class WorkerSession:
 
     @staticmethod
     def frames_of(result: Any) -> Frames:
-        """Make frames of what a handler returned or yielded."""
-        if result is None:
-            return (b"",)
-        return body_frames(result if isinstance(result, tuple | list) else (result,))
+        """Make frames of what a handler returned or yielded: one at least, which may be empty."""
+        return frames_of(result) or EMPTY
 
     def part(self, request: Request, seq: int, frames: Frames, now: float) -> None:
         """Send a part of a reply; they are counted, so that the caller notices when one is missing."""

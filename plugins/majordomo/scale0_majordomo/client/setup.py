@@ -87,7 +87,7 @@ class BaseClient(ABC):
         """How many replies came after their call was over; they are thrown away."""
         return self._session.calls.late
 
-    def _call(self, service: str, body: Iterable[bytes | str], options: CallOptions) -> Call:
+    def _call(self, service: str, body: tuple[bytes | str, ...], options: CallOptions) -> Call:
         timeout = options.get("timeout")
         if timeout is None:
             options = {**options, "timeout": self._timeout}

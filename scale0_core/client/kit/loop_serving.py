@@ -23,7 +23,6 @@ from scale0_core.client.kit.serving import (
     Serving,
     V,
     failure,
-    is_async,
 )
 from scale0_core.client.kit.sessions import Answer
 
@@ -67,32 +66,33 @@ class TaskHandling(Handling):
         if self._waiting and not self.stopping:
             self._start(*self._waiting.pop(next(iter(self._waiting))))
         if not running.cancelled():
-            self._post(partial(self._answer, task, running.result()))
-        elif not self.stopping:  # the worker goes on: it was cancelled, or what it awaited was
+            answer = running.result()
+        elif self.stopping:
+            return
+        else:  # the worker goes on: it was cancelled, or what it awaited was
             answer = failure(task, asyncio.CancelledError("the handler was cancelled"))
-            self._post(partial(self._answer, task, answer))
+        self._post(partial(self._session.answer, task, OVER if task.over else answer, time.monotonic()))
 
     async def _work(self, task: Any, handler: Handler) -> Answer:
         task.begun = True
         WORKING_ON.set(task)
         try:
-            return await self._answered(task, handler)
+            if inspect.iscoroutinefunction(handler):
+                result = await handler(*task.arguments)
+            elif inspect.isasyncgenfunction(handler):
+                result = handler(*task.arguments)
+            else:
+                result = await self._in_pool(lambda: handler(*task.arguments))
+                if inspect.isawaitable(result):
+                    result = await result
+            if isinstance(result, AsyncGeneratorType):
+                return await self._parts(task, result, [None])
+            if isinstance(result, GeneratorType):
+                end: list[Any] = [None]
+                return await self._parts(task, self._in_threads(result, end), end)
+            return Answer(result, frames=self._session.frames_of(result))
         except Exception as error:
             return failure(task, error)
-
-    async def _answered(self, task: Any, handler: Handler) -> Answer:
-        if is_async(handler):
-            result = handler(*task.arguments)
-        else:
-            result = await self._in_pool(lambda: handler(*task.arguments))
-        if inspect.isawaitable(result):
-            result = await result
-        if isinstance(result, AsyncGeneratorType):
-            return await self._parts(task, result, [None])
-        if isinstance(result, GeneratorType):
-            end: list[Any] = [None]
-            return await self._parts(task, self._in_threads(result, end), end)
-        return Answer(result, frames=self._session.frames_of(result))
 
     async def _parts(self, task: Any, parts: AsyncGenerator[Any, None], end: list[Any]) -> Answer:
         seq = 0

@@ -71,7 +71,9 @@ class TaskHandling(Handling):
             return
         else:  # the worker goes on: it was cancelled, or what it awaited was
             answer = failure(task, asyncio.CancelledError("the handler was cancelled"))
-        self._post(partial(self._session.answer, task, OVER if task.over else answer, time.monotonic()))
+        self._answer(task, answer)
+        assert isinstance(self._driver, LoopDriver)
+        self._driver.kick()
 
     async def _work(self, task: Any, handler: Handler) -> Answer:
         task.begun = True

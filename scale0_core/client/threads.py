@@ -1,4 +1,4 @@
-"""What Music Quest's client still needs: to be deleted when it stands on the kit."""
+"""What Majordomo's and Music Quest's clients still need: to be deleted when they stand on the kit."""
 
 from __future__ import annotations
 

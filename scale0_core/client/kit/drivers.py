@@ -84,8 +84,10 @@ class Driver(ABC, Generic[S]):
         if self.engine.forked:
             raise forked_error()
 
-    now = staticmethod(time.monotonic)
-    """The time that sessions count in."""
+    @staticmethod
+    def now() -> float:
+        """Return the time that sessions count in."""
+        return time.monotonic()
 
     @abstractmethod
     def start(self) -> None:

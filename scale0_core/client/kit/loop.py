@@ -165,7 +165,10 @@ class LoopDriver(Driver[S]):
             self._bell.ring()
             return
         # the descriptors tell of changes only: what came while we were sending must be looked for
-        if more or any(engine.link is not None and engine.link.readable for engine in (self.engine, *self._others)):
+        link = self.engine.link
+        if more or (link is not None and link.readable):
+            self.kick()
+        elif self._others and any(engine.link is not None and engine.link.readable for engine in self._others):
             self.kick()
         self._arm()
         self._bell.ring()

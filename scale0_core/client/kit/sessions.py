@@ -49,49 +49,6 @@ class Limits:
     """Subscribe to these, in this order: the socket is a SUB; otherwise it is a DEALER."""
 
 
-class Session(Protocol):
-    """One side of one connection, without I/O; see above for what the engine promises."""
-
-    connection: int
-    out: list[Frames]
-
-    @property
-    def address(self) -> str:
-        """Where to connect, a target or an address (see ``route``); empty for nowhere."""
-
-    @property
-    def limits(self) -> Limits:
-        """The bounds of its connections; an attribute of the class will do."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing is to be done any more."""
-
-    def start(self, now: float) -> None:
-        """Begin."""
-
-    def on_linked(self, now: float) -> None:
-        """Note that there is a connection."""
-
-    def on_unlinked(self, now: float) -> None:
-        """Note that the connection is gone."""
-
-    def on_nobody(self, reason: str, now: float) -> None:
-        """Note that nobody listens at a local address, and that there was no connection so far."""
-
-    def receive(self, frames: Frames, now: float) -> None:
-        """Take a message."""
-
-    def next_deadline(self) -> float | None:
-        """Return when something is due, or None."""
-
-    def on_deadline(self, now: float) -> None:
-        """Do what is due; nothing may be."""
-
-    def stop(self, now: float, error: BaseException | None = None) -> None:
-        """End; with what ended it, if that was a failure of the driver. May be called twice."""
-
-
 class Answer(NamedTuple):
     """How a task of a worker ends: a reply, the end of one in parts, or an error where there is a code."""
 
@@ -135,3 +92,46 @@ def _frame(part: Any) -> bytes:
     if isinstance(part, bytes | bytearray | memoryview):
         return bytes(part)
     raise TypeError(f"a payload is bytes, text, a tuple of these, or None, but not {type(part).__name__}")
+
+
+class Session(Protocol):
+    """One side of one connection, without I/O; see above for what the engine promises."""
+
+    connection: int
+    out: list[Frames]
+
+    @property
+    def address(self) -> str:
+        """Where to connect, a target or an address (see ``route``); empty for nowhere."""
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of its connections; an attribute of the class will do."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is to be done any more."""
+
+    def start(self, now: float) -> None:
+        """Begin."""
+
+    def on_linked(self, now: float) -> None:
+        """Note that there is a connection."""
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that the connection is gone."""
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Note that nobody listens at a local address, and that there was no connection so far."""
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+
+    def next_deadline(self) -> float | None:
+        """Return when something is due, or None."""
+
+    def on_deadline(self, now: float) -> None:
+        """Do what is due; nothing may be."""
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """End; with what ended it, if that was a failure of the driver. May be called twice."""

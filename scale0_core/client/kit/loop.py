@@ -165,13 +165,16 @@ class LoopDriver(Driver[S]):
             self._bell.ring()
             return
         # the descriptors tell of changes only: what came while we were sending must be looked for
-        link = self.engine.link
-        if more or (link is not None and link.readable):
-            self.kick()
-        elif self._others and any(engine.link is not None and engine.link.readable for engine in self._others):
+        if more or self._readable():
             self.kick()
         self._arm()
         self._bell.ring()
+
+    def _readable(self) -> bool:
+        link = self.engine.link
+        if link is not None and link.readable:
+            return True
+        return bool(self._others) and any(engine.link is not None and engine.link.readable for engine in self._others)
 
     def _arm(self) -> None:
         deadline = self._deadline()

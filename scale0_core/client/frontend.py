@@ -68,6 +68,7 @@ class TaskCodec:
     serial = False
     retried = frozenset((404, 429, 503))
     look_here = "is the broker running, and is the address right? see: scale0 status"
+    look_there = ""
 
     def options(self, milliseconds: int, retry: bool, terms: Any) -> bytes:
         """Write the options of a TASK."""

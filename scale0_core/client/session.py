@@ -17,8 +17,7 @@ from scale0_core.client.errors import refused
 from scale0_core.client.frontend import LARGEST_FRAME, MOST_PAYLOAD_FRAMES
 from scale0_core.client.kit.errors import RemoteError, WorkerError
 from scale0_core.client.kit.route import Route
-from scale0_core.client.kit.serving import Answer, frames_of
-from scale0_core.client.kit.sessions import Limits
+from scale0_core.client.kit.sessions import Answer, Limits, frames_of
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.parts.backoff import Backoff

@@ -92,7 +92,7 @@ class Flavour:
         self._loop: Loop | None = None
 
     def make(
-        self, threads: Callable[..., Any], aio: Callable[..., Any], *arguments: Any,
+        self, threads: Callable[..., Any], aio: Callable[..., Any], /, *arguments: Any,
         close: Callable[[Any], object] = methodcaller("close"), **options: Any,
     ) -> Any:  # fmt: skip
         """Make an object by the one for threads or the one for asyncio, which is awaited if it can be.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scale0_majordomo.client.aio import *
-from scale0_majordomo.client.calls import CallOptions as CallOptions
-from scale0_majordomo.client.calls import Reply as Reply
+from scale0_majordomo.client.codec import CallOptions as CallOptions
 from scale0_majordomo.client.errors import *
-from scale0_majordomo.client.serving import Request as Request
+from scale0_majordomo.client.session import Request as Request

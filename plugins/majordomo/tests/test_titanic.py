@@ -446,7 +446,7 @@ def test_a_request_that_kills_its_workers_does_not_hold_up_the_others(lives):
     assert life.titanic.counts["executed"] == 20
 
 
-def test_an_engine_that_refuses_at_once_is_asked_again_later(lives):
+def test_an_executor_that_refuses_at_once_is_asked_again_later(lives):
     life = lives(b"echo")
     life.desk.refuse_all = True
     idents = [life.store_request("echo", "x") for _ in range(3)]

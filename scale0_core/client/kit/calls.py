@@ -26,6 +26,8 @@ from scale0_core.client.kit.errors import (
     closed_error,
 )
 from scale0_core.client.kit.flows import Flow, Inbox, Item
+from scale0_core.client.kit.sessions import Payload
+from scale0_core.errors import Exit
 from scale0_core.logs import printable
 from scale0_core.parts.backoff import backoff_seconds
 from scale0_core.parts.timers import Deadlines
@@ -44,21 +46,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 WINDOW = 500
 
 
-class Reply(tuple[bytes, ...]):
+class Reply(Payload):
     """What a service answered: a tuple of frames. ``body`` is all of it in one piece, ``text`` the same decoded."""
 
     number = 0
     """Of a reply that ``map`` gives: which of the items it answers, counted from 0."""
-
-    @property
-    def body(self) -> bytes:
-        """All frames, one after the other."""
-        return b"".join(self)
-
-    @property
-    def text(self) -> str:
-        """All frames as text in UTF-8."""
-        return self.body.decode()
 
 
 class Sink(Protocol):
@@ -159,6 +151,10 @@ class Codec(Protocol):
     def look_here(self) -> str:
         """What to do when the broker cannot be reached or says nothing."""
 
+    @property
+    def look_there(self) -> str:
+        """What to look at when connections break each time; empty where nothing is known."""
+
     def options(self, milliseconds: int, retry: bool, terms: Any) -> bytes:
         """Write what is said about a call; results are kept."""
 
@@ -234,7 +230,8 @@ class Calls:
         options = self._options(milliseconds, call.retry, call.terms)
         self._out.append(self._codec.request(ident, call, options))
 
-    def _send_waiting(self, now: float) -> None:
+    def send_waiting(self, now: float) -> None:
+        """Send what has waited: for a connection, or where replies have no ident for the end of the call before."""
         while self._waiting and self.online and not (self._serial and self._by_ident):
             call = next(iter(self._waiting))
             del self._waiting[call]
@@ -339,7 +336,7 @@ class Calls:
     def connected(self, now: float) -> None:
         """Send what has waited for a connection."""
         self.online = True
-        self._send_waiting(now)
+        self.send_waiting(now)
 
     def disconnected(self) -> None:
         """Give up the calls that were under way, but for those that may be sent again."""
@@ -384,7 +381,7 @@ class Calls:
         for call in self._pauses.take(now):
             call.sent = None
             self._waiting[call] = None
-        self._send_waiting(now)
+        self.send_waiting(now)
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
@@ -405,7 +402,7 @@ class Calls:
             Stage.REPLY: f"{call.parts} parts of the reply came, but not its end",
         }[stage]
         unreached = stage in (Stage.CONNECTING, Stage.BROKER)
-        return CallTimedOutError(
+        error = CallTimedOutError(
             f"{_what(call)} timed out after {call.timeout:g} s while {stage.value}",
             why,
             "it may have been carried out" if call.sends else "nothing was sent",
@@ -413,13 +410,17 @@ class Calls:
             service=call.name,
             stage=stage,
         )
+        if not call.sends:
+            error.exit_code = Exit.UNREACHED
+        return error
 
     def _lost(self, call: Call) -> CallError:
         return BrokerLostError(
             f"{_what(call)} has lost its connection to {self.address}",
             f"it broke while {self.stage(call).value}",
-            "it may have been carried out",
-            "call again, or use retry=True for services that may be called twice",
+            "the outcome is unknown: it may have been carried out",
+            "call again, or use retry=True for services that may be called twice"
+            + (f"; if it happens each time, {self._codec.look_there}" if self._codec.look_there else ""),
             service=call.name,
             stage=self.stage(call),
         )
@@ -516,10 +517,11 @@ class Caller:
         if window.size < 1:
             raise ValueError(f"window must be positive, got {window.size}")
         flow = self._in_order if window.ordered else self._as_they_come
-        return self.driver.each(flow(make, items, window.size, _Progress(window, items)))
+        each = Item if window.progress is None else _Progress(window.progress, items).of
+        return self.driver.each(flow(make, items, window.size, each))
 
     def _in_order(
-        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, progress: _Progress
+        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, each: Callable[[Reply], Item[Reply]]
     ) -> Flow[None]:
         under_way: deque[Any] = deque()
         result = self.driver.result
@@ -527,14 +529,14 @@ class Caller:
             for number, item in enumerate(items):
                 under_way.append(self.submit(make(item), number))
                 while len(under_way) >= size or (under_way and under_way[0].done()):
-                    yield progress.of((yield result(under_way.popleft())))
+                    yield each((yield result(under_way.popleft())))
             while under_way:
-                yield progress.of((yield result(under_way.popleft())))
+                yield each((yield result(under_way.popleft())))
         finally:
             _cancel_all(under_way)
 
     def _as_they_come(
-        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, progress: _Progress
+        self, make: Callable[[Any], Call], items: Iterable[Any], size: int, each: Callable[[Reply], Item[Reply]]
     ) -> Flow[None]:
         done = self.driver.mailbox()
         under_way: dict[Any, None] = {}
@@ -550,7 +552,7 @@ class Caller:
                     return
                 future = yield take(done)
                 del under_way[future]
-                yield progress.of((yield result(future)))
+                yield each((yield result(future)))
         finally:
             _cancel_all(under_way)
 
@@ -569,14 +571,13 @@ class Caller:
 class _Progress:
     """Counts the replies of a map."""
 
-    def __init__(self, window: Window, items: Iterable[Any]) -> None:
-        self._tell, self._done = window.progress, 0
+    def __init__(self, tell: Callable[[int, int | None], None], items: Iterable[Any]) -> None:
+        self._tell, self._done = tell, 0
         self._total = len(items) if isinstance(items, list | tuple | range | set | dict) else None
 
     def of(self, reply: Reply) -> Item[Reply]:
-        if self._tell is not None:
-            self._done += 1
-            self._tell(self._done, self._total)
+        self._done += 1
+        self._tell(self._done, self._total)
         return Item(reply)
 
 

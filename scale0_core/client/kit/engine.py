@@ -47,7 +47,7 @@ class Engine:
     @property
     def forked(self) -> bool:
         """Whether this is another process than the one that has the connection: nothing can be done here."""
-        return self._process not in (0, os.getpid())
+        return self._process != os.getpid() and self._process != 0
 
     def start(self) -> None:
         """Begin to connect; raises an AddressError when the address is not valid."""

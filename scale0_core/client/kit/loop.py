@@ -100,7 +100,11 @@ class LoopDriver(Driver[S]):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._watch(self.engine)
-            self.engine.start()
+            try:
+                self.engine.start()
+            except BaseException:
+                self._loop = None  # whoever uses it again is told again
+                raise
             self.kick()
 
     def add(self, session: Session) -> Engine:
@@ -114,11 +118,13 @@ class LoopDriver(Driver[S]):
 
     def post(self, function: Callable[[], object]) -> bool:
         """Call a function, and have a turn soon; False if the driver has ended."""
-        if self._closed or self.forked:
+        if self._closed or self.engine.forked:
             return False
-        self.start()
+        if self._loop is None:
+            self.start()
         function()
-        self.kick()
+        if not self._due:
+            self.kick()
         return True
 
     def kick(self) -> None:
@@ -159,10 +165,16 @@ class LoopDriver(Driver[S]):
             self._bell.ring()
             return
         # the descriptors tell of changes only: what came while we were sending must be looked for
-        if more or any(engine.link is not None and engine.link.readable for engine in (self.engine, *self._others)):
+        if more or self._readable():
             self.kick()
         self._arm()
         self._bell.ring()
+
+    def _readable(self) -> bool:
+        link = self.engine.link
+        if link is not None and link.readable:
+            return True
+        return bool(self._others) and any(engine.link is not None and engine.link.readable for engine in self._others)
 
     def _arm(self) -> None:
         deadline = self._deadline()

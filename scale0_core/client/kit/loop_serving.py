@@ -18,14 +18,13 @@ from scale0_core.client.kit.serving import (
     OVER,
     PARTS_AT_ONCE,
     WORKING_ON,
-    Answer,
     Handler,
     Handling,
     Serving,
     V,
     failure,
-    is_async,
 )
+from scale0_core.client.kit.sessions import Answer
 
 T = TypeVar("T")
 
@@ -35,15 +34,17 @@ class TaskHandling(Handling):
 
     def __init__(self, find: Callable[[Any], Handler | None], threads: int, at_once: int, name: str) -> None:
         super().__init__(find, threads, at_once, name)
-        self._places = asyncio.Semaphore(at_once)
         self._running: dict[int, asyncio.Task[Answer]] = {}
         """By the identity of the task: two may be equal."""
+        self._waiting: dict[int, tuple[Any, Handler]] = {}
+        """What is not begun, since so many run already."""
 
     def cancel(self, task: Any) -> None:
         """Cancel what works on a task."""
-        running = self._running.get(id(task))
-        if running is not None:
+        if (running := self._running.get(id(task))) is not None:
             running.cancel()
+        elif self._waiting.pop(id(task), None) is not None:
+            self._answer(task, OVER)
 
     async def closing(self) -> None:
         """Cancel all, and wait for them; a thread is not waited for."""
@@ -54,39 +55,46 @@ class TaskHandling(Handling):
         await asyncio.gather(*running, return_exceptions=True)
 
     def _start(self, task: Any, handler: Handler) -> None:
+        if len(self._running) >= self._at_once:
+            self._waiting[id(task)] = task, handler
+            return
         running = self._running[id(task)] = asyncio.get_running_loop().create_task(self._work(task, handler))
         running.add_done_callback(partial(self._ended, task))
 
     def _ended(self, task: Any, running: asyncio.Task[Answer]) -> None:
         del self._running[id(task)]
+        if self._waiting and not self.stopping:
+            self._start(*self._waiting.pop(next(iter(self._waiting))))
         if not running.cancelled():
-            self._post(partial(self._answer, task, running.result()))
-        elif not self.stopping:  # the worker goes on: it was cancelled, or what it awaited was
+            answer = running.result()
+        elif self.stopping:
+            return
+        else:  # the worker goes on: it was cancelled, or what it awaited was
             answer = failure(task, asyncio.CancelledError("the handler was cancelled"))
-            self._post(partial(self._answer, task, answer))
+        self._answer(task, answer)
+        assert isinstance(self._driver, LoopDriver)
+        self._driver.kick()
 
     async def _work(self, task: Any, handler: Handler) -> Answer:
-        async with self._places:
-            task.begun = True
-            WORKING_ON.set(task)
-            try:
-                return await self._answered(task, handler)
-            except Exception as error:
-                return failure(task, error)
-
-    async def _answered(self, task: Any, handler: Handler) -> Answer:
-        if is_async(handler):
-            result = handler(*task.arguments)
-        else:
-            result = await self._in_pool(lambda: handler(*task.arguments))
-        if inspect.isawaitable(result):
-            result = await result
-        if isinstance(result, AsyncGeneratorType):
-            return await self._parts(task, result, [None])
-        if isinstance(result, GeneratorType):
-            end: list[Any] = [None]
-            return await self._parts(task, self._in_threads(result, end), end)
-        return Answer(result, frames=self._session.frames_of(result))
+        task.begun = True
+        WORKING_ON.set(task)
+        try:
+            if inspect.iscoroutinefunction(handler):
+                result = await handler(*task.arguments)
+            elif inspect.isasyncgenfunction(handler):
+                result = handler(*task.arguments)
+            else:
+                result = await self._in_pool(lambda: handler(*task.arguments))
+                if inspect.isawaitable(result):
+                    result = await result
+            if isinstance(result, AsyncGeneratorType):
+                return await self._parts(task, result, [None])
+            if isinstance(result, GeneratorType):
+                end: list[Any] = [None]
+                return await self._parts(task, self._in_threads(result, end), end)
+            return Answer(result, frames=self._session.frames_of(result))
+        except Exception as error:
+            return failure(task, error)
 
     async def _parts(self, task: Any, parts: AsyncGenerator[Any, None], end: list[Any]) -> Answer:
         seq = 0

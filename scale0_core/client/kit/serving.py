@@ -21,14 +21,14 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from functools import partial
 from types import GeneratorType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from scale0_core.client.kit.drivers import Bell, Driver, HeededSignals, ThreadDriver
 from scale0_core.client.kit.errors import FORKED, RemoteError, WorkerError
 from scale0_core.client.kit.flows import Flow, Step, run
-from scale0_core.client.kit.sessions import Session
+from scale0_core.client.kit.sessions import Answer, Session
 from scale0_core.logs import get_logger
 from scale0_core.service import Frames
 
@@ -84,36 +84,6 @@ def time_left() -> float:
 
 
 # --- what handlers return ---------------------------------------------------------------------------------------------
-
-
-class Answer(NamedTuple):
-    """How a task ends: a reply, the end of one in parts, or an error where there is a code."""
-
-    result: Any = None
-    """What the handler returned, or a generator at its end."""
-    parts: int = -1
-    """How many parts were sent before; -1 if it is a reply in one piece."""
-    code: int = 0
-    message: str = ""
-    frames: Frames = ()
-    """The result as frames."""
-
-
-def frames_of(result: Any) -> Frames:
-    """Make frames of what a handler returned; None is no frame."""
-    if type(result) is bytes:
-        return (result,)
-    if result is None:
-        return ()
-    return tuple(_frame(part) for part in (result if isinstance(result, tuple | list) else (result,)))
-
-
-def _frame(part: Any) -> bytes:
-    if isinstance(part, str):
-        return part.encode()
-    if isinstance(part, bytes | bytearray | memoryview):
-        return bytes(part)
-    raise TypeError(f"a service returns bytes, text, a tuple of these, or None, but not {type(part).__name__}")
 
 
 def failure(task: Task, error: BaseException) -> Answer:
@@ -251,17 +221,13 @@ class Handling(ABC):
         self._pool = Pool(threads, name)
         self._at_once = at_once
         self._driver: Driver[Any] | None = None
+        self._session: Any = None
         self.stopping = False
         """Whether no answers are wanted any more."""
 
     def attach(self, driver: Driver[Any]) -> None:
         """Say where answers go; before the driver starts."""
-        self._driver = driver
-
-    @property
-    def _session(self) -> Any:
-        assert self._driver is not None
-        return self._driver.session
+        self._driver, self._session = driver, driver.session
 
     def _post(self, call: Callable[[], object]) -> None:
         assert self._driver is not None

@@ -21,7 +21,7 @@ engine runs it and keeps these promises:
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -51,6 +51,51 @@ class Limits:
     """Let ZeroMQ connect again by itself: for links without an engine, of requests that may go to a successor."""
     topics: tuple[bytes, ...] | None = None
     """Subscribe to these, in this order: the socket is a SUB; otherwise it is a DEALER."""
+
+
+class Answer(NamedTuple):
+    """How a task of a worker ends: a reply, the end of one in parts, or an error where there is a code."""
+
+    result: Any = None
+    """What the handler returned, or a generator at its end."""
+    parts: int = -1
+    """How many parts were sent before; -1 if it is a reply in one piece."""
+    code: int = 0
+    message: str = ""
+    frames: Frames = ()
+    """The result as frames."""
+
+
+class Payload(tuple[bytes, ...]):
+    """A tuple of frames; ``body`` is all of it in one piece, ``text`` the same decoded."""
+
+    @property
+    def body(self) -> bytes:
+        """All frames, one after the other."""
+        return b"".join(self)
+
+    @property
+    def text(self) -> str:
+        """All frames as text in UTF-8."""
+        return self.body.decode()
+
+
+def frames_of(payload: Any) -> Frames:
+    """Make frames of bytes, text, or several of these; None is no frame."""
+    if type(payload) is bytes:
+        return (payload,)
+    if payload is None:
+        return ()
+    parts = payload if isinstance(payload, tuple | list) else (payload,)
+    return tuple([part if type(part) is bytes else _frame(part) for part in parts])
+
+
+def _frame(part: Any) -> bytes:
+    if isinstance(part, str):
+        return part.encode()
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    raise TypeError(f"a payload is bytes, text, a tuple of these, or None, but not {type(part).__name__}")
 
 
 class Session(Protocol):

@@ -5,7 +5,7 @@ A state machine without I/O. All that blocks is a job under one key, and jobs th
 
 How the service uses it
 -----------------------
-The service is the ``Engine``, and holds ``Titanic(Store(path), self)`` where the setting says so; None otherwise.
+The service is the ``Executor``, and holds ``Titanic(Store(path), self)`` where the setting says so; None otherwise.
 
 - *messages*: where a request's service ``handles()``, it calls ``request(service, body, answer, now)`` and returns the
   effects. ``answer`` writes the reply to the client, for example ``lambda body: [(SOCKET, dialects.answer(said.dialect,
@@ -79,7 +79,7 @@ Answer = Callable[[Frames], Iterable[Effect]]
 """Writes the reply to a client."""
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """What Titanic asks of the service."""
 
     def offers(self, service: bytes) -> bool:
@@ -129,7 +129,7 @@ class Titanic:
     """The services titanic.request, titanic.reply and titanic.close.
 
     After ``expiry`` seconds (0: never) a reply that nobody closed is deleted, and a request that could not be carried
-    out is given up. ``parallel`` requests at most are in the hands of the engine. A service gets another place among
+    out is given up. ``parallel`` requests at most are in the hands of the executor. A service gets another place among
     them only while it has fewer than are free: so one whose workers hang leaves room for others, and those for more.
 
     Large, since each of its three services has several steps, each with a job for the store in between.
@@ -138,7 +138,7 @@ class Titanic:
     def __init__(
         self,
         store: Store,
-        engine: Engine,
+        executor: Executor,
         *,
         new_id: Callable[[], str] = new_uuid,
         expiry: float = 7 * DAY,
@@ -147,7 +147,7 @@ class Titanic:
         parallel: int = 64,
     ) -> None:
         self._store = store
-        self._engine = engine
+        self._executor = executor
         self._new_id = new_id
         self._expiry = expiry or NEVER
         self._max_open = max_open
@@ -156,7 +156,7 @@ class Titanic:
         self._services = {REQUEST: self._request, REPLY: self._reply, CLOSE: self._close}
         self._entries: dict[str, Entry] = {}
         self._out: dict[str, Entry] = {}
-        """Those that the engine has."""
+        """Those that the executor has."""
         self._lanes: dict[bytes, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._full: list[Lane] = []
@@ -405,10 +405,10 @@ class Titanic:
             self._ready.append(lane)
 
     def _hand_out(self, now: float) -> list[Effect]:
-        """Give requests to the engine, a service's turn after the other's, as long as there are places."""
+        """Give requests to the executor, a service's turn after the other's, as long as there are places."""
         effects: list[Effect] = []
         if self._handing_out:
-            return effects  # the engine has told of one while it was handed another
+            return effects  # the executor has told of one while it was handed another
         self._handing_out = True
         try:
             while self._ready and self.in_flight < self._parallel:
@@ -431,7 +431,7 @@ class Titanic:
             self._forget_if_unused(lane)
         elif lane.in_flight >= (1 if lane.troubled else self._parallel - self.in_flight):
             self._full.append(lane)
-        elif not self._engine.offers(lane.service):
+        elif not self._executor.offers(lane.service):
             self._absent[lane.service] = lane
             self._absent_due = min(self._absent_due, now + ABSENT_PAUSE)
         else:
@@ -459,7 +459,7 @@ class Titanic:
 
     def _execute(self, entry: Entry, body: Frames, now: float) -> list[Effect]:
         self._out[entry.ident] = entry
-        return list(self._engine.execute(entry.ident, entry.service, body, now))
+        return list(self._executor.execute(entry.ident, entry.service, body, now))
 
     def _try_later(self, entry: Entry, now: float) -> list[Effect]:
         lane = entry.lane

@@ -1,26 +1,132 @@
-"""A worker's side of the protocol, without I/O: one service, its requests, and heartbeats.
+"""The sides of a client and of a worker, without I/O: open calls; one service, its requests, and heartbeats.
 
-A session says where to connect (``address``, empty while it rests; anew when ``connection`` grows) and what to send
-(``out``). What was asked on a connection is answered on it or not at all: the broker gives it to others.
+What was asked on a connection is answered on it or not at all: the broker gives it to others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from random import Random
 from typing import Any
 
-from scale0_core.api import Frames, printable
-from scale0_core.client.kit.sessions import Limits
-from scale0_majordomo.client.errors import WorkerError
-from scale0_majordomo.client.words import WorkerWords, options_of
+from scale0_core.api import Backoff, Frames, printable
+from scale0_core.client.kit.calls import Call, Calls
+from scale0_core.client.kit.errors import closed_error, no_broker
+from scale0_core.client.kit.sessions import Answer, Limits, Payload, frames_of
+from scale0_majordomo.client.codec import EMPTY, ClientCodec, WorkerCodec, options_of, write_options
+from scale0_majordomo.client.errors import START, WorkerError
 from scale0_majordomo.dialects import Dialect, Word
 
 FIRST_REST, LONGEST_REST = 0.1, 5.0
 
 ASK_AFTER = 0.6
 """The part of its patience after which a worker that hears nothing asks: a broker's heartbeats may be slower."""
+
+CANCELLED = 410
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+class ClientSession:
+    """A client's side of its connection."""
+
+    limits = Limits(max_message=-1, receive_queue=0, send_queue=1000)
+    """How large a message may be is the broker's to say; what comes was asked for here, so there is room; beyond that,
+    messages wait where it is seen that they do."""
+
+    def __init__(
+        self, address: str, *, random: Random, retries: int = 5, dialect: Dialect = Dialect.OWN,
+        wait_for_broker: bool = False,
+    ) -> None:  # fmt: skip
+        self.connection = 0
+        self.out: list[Frames] = []
+        self.ended = False
+        self.malformed = 0
+        self._place, self._wait_for_broker = address, wait_for_broker
+        self._codec = ClientCodec(dialect)
+        self.calls = Calls(
+            self._codec, self.out, retries=retries, random=random, address=address, renew=self._renew
+        )  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """Where to connect."""
+        return "" if self.ended else self._place
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin to connect."""
+        self._renew()
+
+    def _renew(self) -> None:
+        self.connection += 1
+
+    def on_linked(self, now: float) -> None:
+        """Send what has waited for a connection."""
+        self.calls.connected(now)
+
+    def on_unlinked(self, now: float) -> None:
+        """Give up the calls that were under way, but for those that may be sent again."""
+        self.out.clear()  # meant for the connection that is gone
+        self.calls.disconnected()
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Fail what is open, unless the broker is to be waited for."""
+        if not self._wait_for_broker:
+            self.calls.fail_all(no_broker(self._place, reason, START))
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def open(self, call: Call, now: float) -> None:
+        """Make a call."""
+        self.calls.open(call, now)
+
+    def cancel(self, call: Call) -> None:
+        """Let go of a call."""
+        self.calls.cancel(call)
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take a message."""
+        heard = self._codec.read(frames)
+        if heard is None:
+            self.malformed += 1
+            return
+        calls = self.calls
+        calls.heard = now
+        word, ident, options, body = heard
+        if self._codec.serial:
+            ident = calls.current
+        if word is Word.ERROR:
+            code = int(options) if len(options) == 3 and options.isdigit() else 0
+            calls.refused(ident, code, body[0].decode("utf-8", "replace") if body else "", now)
+            return
+        told = options_of(options) if options else {}
+        if word is Word.PARTIAL:
+            calls.part(ident, body, told.get("seq"))
+        else:
+            calls.final(ident, () if told.get("empty") is True else body, told.get("seq"))
+            if self._codec.serial:
+                calls.send_waiting(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when a call times out or is to be sent again, or None."""
+        return self.calls.next_deadline()
+
+    def on_deadline(self, now: float) -> None:
+        """End the calls whose time is up; send those whose pause is over."""
+        self.calls.on_deadline(now)
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Cancel all calls."""
+        if not self.ended:
+            self.ended = True
+            self.calls.fail_all(closed_error(error))  # while the broker can still be told
+            self.calls.close(closed_error(error))
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
 
 
 class WorkerState(str, Enum):
@@ -32,25 +138,32 @@ class WorkerState(str, Enum):
     LEFT = "left"
 
 
-class Request(tuple[bytes, ...]):
+class Request(Payload):
     """What a client asks for: a tuple of frames. ``body`` is all of it in one piece, ``text`` the same decoded."""
 
     service: str
     address: bytes
     """By what the broker knows it."""
-    cancelled: bool = False
-    """Whether nobody waits for the reply any more: a handler that runs for long looks at it now and then."""
+    over: int = 0
+    """0, or the code with which it ends because nobody waits for it any more."""
+    begun: bool = False
+    """Whether its handler runs."""
     _options: bytes = b""
 
     @property
-    def body(self) -> bytes:
-        """All frames, one after the other."""
-        return b"".join(self)
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the reply any more: a handler that runs for long looks at it now and then."""
+        return self.over != 0
 
     @property
-    def text(self) -> str:
-        """All frames as text in UTF-8."""
-        return self.body.decode()
+    def arguments(self) -> tuple[Request]:
+        """What its handler is called with."""
+        return (self,)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the log says about it."""
+        return {"service": self.service, "request": self.address.hex()}
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -73,16 +186,15 @@ def request_of(service: str, address: bytes, options: bytes, body: Frames) -> Re
 class WorkerSession:
     """One service of a worker, and its connection.
 
-    :param begin: has a request done; ``final`` or ``error`` ends it.
+    :param begin: has a request done; ``answer`` ends it.
     :param cancel: is told of a request that nobody waits for any more; it is to be ended all the same.
-    :param changed: is told of changes of ``state``.
     """
 
     limits = Limits(max_message=-1, receive_queue=0, send_queue=1000, linger_ms=1000)
 
     def __init__(
         self, address: str, service: str, *, begin: Callable[[Request], None], cancel: Callable[[Request], None],
-        changed: Callable[[], None], random: Random, credit: int = 1, heartbeat: float = 2.5, liveness: int = 3,
+        random: Random, credit: int = 1, heartbeat: float = 2.5, liveness: int = 3,
         dialect: Dialect = Dialect.OWN,
     ) -> None:  # fmt: skip
         self.service = service
@@ -94,12 +206,11 @@ class WorkerSession:
         self.draining = False
         self.malformed = 0
         self._place = address
-        self._words = WorkerWords(dialect, service.encode(), credit)
-        self._begin, self._cancel, self._changed = begin, cancel, changed
-        self._random = random
+        self._codec = WorkerCodec(dialect, service.encode(), credit)
+        self._begin, self._cancel = begin, cancel
         self._heartbeat, self._patience = heartbeat, heartbeat * liveness
         self._linked = self._asked = False
-        self._rests = 0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, random)
         self._retry_at: float | None = None
         self._heard = self._sent = 0.0
         self._in_hand: dict[bytes, Request] = {}
@@ -110,9 +221,13 @@ class WorkerSession:
         return "" if self._retry_at is not None or self.state is WorkerState.LEFT else self._place
 
     @property
-    def in_hand(self) -> int:
-        """How many requests are worked on."""
-        return len(self._in_hand)
+    def ended(self) -> bool:
+        """Whether it has left."""
+        return self.state is WorkerState.LEFT
+
+    def offers(self, services: Iterable[str]) -> bool:
+        """Return whether the broker has taken just this service."""
+        return self.state is WorkerState.SERVING and tuple(services) == (self.service,)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -124,8 +239,8 @@ class WorkerSession:
         """Offer the service."""
         self._linked, self._asked = True, False
         self._heard = self._sent = now
-        self.out.append(self._words.ready)
-        if self._words.stock:
+        self.out.append(self._codec.ready)
+        if self._codec.stock:
             self._become(WorkerState.SERVING)  # there is no way to learn more
         else:
             self._become(WorkerState.READY)
@@ -160,20 +275,17 @@ class WorkerSession:
         if self.draining:
             self._become(WorkerState.LEFT)
             return
-        longest: float = min(FIRST_REST * 2**self._rests, LONGEST_REST)
-        self._rests = min(self._rests + 1, 10)
-        self._retry_at = now + longest * self._random.uniform(0.5, 1.0)
+        self._retry_at = now + self._backoff.next()
 
     def _become(self, state: WorkerState) -> None:
-        if self.state is not state and self.state is not WorkerState.LEFT:
+        if self.state is not WorkerState.LEFT:
             self.state = state
-            self._changed()
 
     # --- what the broker says -----------------------------------------------------------------------------------------
 
     def receive(self, frames: Frames, now: float) -> None:
         """Take a message."""
-        heard = self._words.read(frames)
+        heard = self._codec.read(frames)
         if heard is None:
             self.malformed += 1
             return
@@ -189,10 +301,10 @@ class WorkerSession:
         self.fault = None
         self._become(WorkerState.SERVING)
         if heard.word is Word.REQUEST:
-            self._rests = 0
+            self._backoff.reset()
             self._requested(request_of(self.service, heard.ident, heard.options, heard.body))
         elif not heard.ident:
-            self._rests = 0  # a heartbeat of its own accord: it knows this worker
+            self._backoff.reset()  # a heartbeat of its own accord: it knows this worker
 
     def _requested(self, request: Request) -> None:
         # what comes while we are about to leave is not begun: the broker gives it to others
@@ -201,40 +313,51 @@ class WorkerSession:
             self._begin(request)
 
     def _give_up(self, request: Request) -> None:
-        if not request.cancelled:
-            request.cancelled = True
+        if not request.over:
+            request.over = CANCELLED
             self._cancel(request)
 
     def _ask(self) -> None:
         self._asked = True
-        self.out.append(self._words.question)
+        self.out.append(self._codec.question)
 
     # --- what handlers say --------------------------------------------------------------------------------------------
 
-    def part(self, request: Request, options: bytes, body: Frames, now: float) -> None:
-        """Send a part of a reply."""
-        self._say(Word.PARTIAL, request, options, body, now)
+    @staticmethod
+    def frames_of(result: Any) -> Frames:
+        """Make frames of what a handler returned or yielded: one at least, which may be empty."""
+        return frames_of(result) or EMPTY
 
-    def final(self, request: Request, options: bytes, body: Frames, now: float) -> None:
-        """Send a reply, or its end."""
-        self._say(Word.FINAL, request, options, body, now)
+    def part(self, request: Request, seq: int, frames: Frames, now: float) -> None:
+        """Send a part of a reply; they are counted, so that the caller notices when one is missing."""
+        self._say(Word.PARTIAL, request, b'{"seq":%d}' % seq, frames, now)
+
+    def answer(self, request: Request, answer: Answer, now: float) -> None:
+        """Send how a request ends."""
+        if request.over:
+            self._error(request, request.over, "cancelled", now)
+        elif answer.code:
+            self._error(request, answer.code if 500 <= answer.code <= 599 else 500, answer.message, now)
+        else:
+            options = b""
+            if answer.parts >= 0:  # where nothing comes after the parts, that is said
+                options = write_options(seq=answer.parts, empty=answer.result is None or None)
+            self._say(Word.FINAL, request, options, answer.frames, now)
         self._done(request)
 
-    def error(self, request: Request, code: int, reason: str, now: float) -> None:
-        """Send an error."""
-        if not self._words.stock:
+    def _error(self, request: Request, code: int, reason: str, now: float) -> None:
+        if not self._codec.stock:
             self._say(Word.ERROR, request, b"%d" % code, (reason.encode("utf-8", "replace"),), now)
         elif self._in_hand.get(request.address) is request:
             # there is no word for it: as if this worker had died, so that its client gets no wrong reply
-            self.out.append(self._words.disconnect)
+            self.out.append(self._codec.disconnect)
             farewell = list(self.out)
             self._begin_anew("a handler failed, for which MDP has no word", now)
             self.out += farewell
-        self._done(request)
 
     def _say(self, word: Word, request: Request, options: bytes, body: Frames, now: float) -> None:
         if self._in_hand.get(request.address) is request:
-            self.out.append(self._words.reply(word, request.address, options, body))
+            self.out.append(self._codec.reply(word, request.address, options, body))
             self._sent = now
 
     def _done(self, request: Request) -> None:
@@ -246,7 +369,7 @@ class WorkerSession:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Say when something is due."""
+        """Return when something is due, or None."""
         if self._retry_at is not None:
             return self._retry_at
         if not self._linked:
@@ -266,12 +389,12 @@ class WorkerSession:
             self._begin_anew(f"the broker at {self._place} was silent for {self._patience:g} s", now)
             return
         if not self._asked and self._heard + self._patience * ASK_AFTER <= now:
-            if self._words.stock:
+            if self._codec.stock:
                 self._asked = True
             else:
                 self._ask()
         if self._sent + self._heartbeat <= now:
-            self.out.append(self._words.heartbeat)
+            self.out.append(self._codec.heartbeat)
             self._sent = now
 
     # --- how it ends --------------------------------------------------------------------------------------------------
@@ -285,11 +408,11 @@ class WorkerSession:
 
     def _say_drain(self) -> None:
         """Tell the broker, once, what was begun: whatever else it has sent or would send goes to others."""
-        if self._linked and not (self.draining or self._words.stock):
-            self.out.append(self._words.drain(self._in_hand))
+        if self._linked and not (self.draining or self._codec.stock):
+            self.out.append(self._codec.drain(self._in_hand))
 
-    def stop(self, now: float) -> None:
-        """Leave at once."""
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Leave immediately."""
         self._leave()
 
     def _leave(self) -> None:
@@ -297,7 +420,7 @@ class WorkerSession:
             return
         if self._linked:
             self._say_drain()
-            self.out.append(self._words.disconnect)
+            self.out.append(self._codec.disconnect)
         self._linked, self._retry_at, self.draining = False, None, True
         self._become(WorkerState.LEFT)
         given_up, self._in_hand = self._in_hand, {}

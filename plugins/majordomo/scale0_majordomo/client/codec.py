@@ -1,17 +1,21 @@
-"""What clients and workers say and hear, in our own dialect and in those of stock brokers."""
+"""The bytes of clients and workers, in our own dialect and in those of stock brokers; and what a call is made of."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from scale0_core.api import Frames
+from scale0_core.api import Frames, records
+from scale0_core.client.kit.calls import Call, Reply
+from scale0_core.client.kit.sessions import frames_of
+from scale0_majordomo.client.errors import START, CallError, Stage, error_for
 from scale0_majordomo.dialects import (
     CANCEL,
     MAX_NAME,
     MAX_OPTIONS,
+    MAX_TIMEOUT_MS,
     TO_WORKER,
     WORKER_WORDS,
     Dialect,
@@ -24,6 +28,8 @@ DialectName = Literal["scale0", "mdp02", "mdp01"]
 DIALECTS: Mapping[str, Dialect] = {"scale0": Dialect.OWN, "mdp02": Dialect.MDP02, "mdp01": Dialect.MDP01}
 
 MMI_SERVICE = b"mmi.service"
+EMPTY = (b"",)
+"""What a body has at least."""
 QUESTION = b"?"
 """The id of the request by which a worker asks whether the broker is there."""
 
@@ -44,26 +50,37 @@ class Heard(NamedTuple):
     body: Frames = ()
 
 
-class ClientWords:
-    """What a client says."""
+class ClientCodec:
+    """What a client says and hears, for the kit's ``Calls``."""
+
+    retried = frozenset((429, 503))
+    look_here = START
+    look_there = "is a frame larger than plugin.majordomo.max_message?"
 
     def __init__(self, dialect: Dialect) -> None:
-        self.stock = dialect is not Dialect.OWN
-        """Whether there are no ids, no errors, no cancelling."""
+        self.serial = dialect is not Dialect.OWN
         self._dialect = dialect
         self._head = _CLIENT_HEAD[dialect]
 
-    def request(self, ident: bytes, service: bytes, options: bytes, body: Frames) -> Frames:
+    def options(self, milliseconds: int, retry: bool, terms: Terms | None) -> bytes:
+        """Write the options of a request."""
+        return (terms or Terms()).options(milliseconds)
+
+    def request(self, ident: bytes, call: Call, options: bytes) -> Frames:
         """Write REQUEST."""
         if self._dialect is Dialect.OWN:
-            return (*self._head, _REQUEST, ident, service, options, *body)
+            return (*self._head, _REQUEST, ident, call.service, options, *call.body)
         if self._dialect is Dialect.MDP02:
-            return (*self._head, _REQUEST, service, *body)
-        return (*self._head, service, *body)
+            return (*self._head, _REQUEST, call.service, *call.body)
+        return (*self._head, call.service, *call.body)
 
-    def cancel(self, ident: bytes) -> Frames:
+    def cancel(self, ident: bytes, call: Call) -> Frames:
         """Write CANCEL."""
         return (*self._head, _CANCEL, ident)
+
+    def refusal(self, code: int, message: str, service: str, address: str) -> CallError:
+        """Make the error for an ERROR."""
+        return error_for(code, message, service, address)
 
     def read(self, frames: Frames) -> Heard | None:
         """Read what the broker says; None when it makes no sense."""
@@ -81,8 +98,8 @@ class ClientWords:
         return Heard(word, rest[1], rest[3], rest[4:])
 
 
-class WorkerWords:
-    """What a worker says."""
+class WorkerCodec:
+    """What a worker says and hears."""
 
     def __init__(self, dialect: Dialect, service: bytes, credit: int) -> None:
         self.stock = dialect is not Dialect.OWN
@@ -140,6 +157,22 @@ def options_of(text: bytes) -> Mapping[str, Any]:
 # --- what a user says -------------------------------------------------------------------------------------------------
 
 
+class CallOptions(TypedDict, total=False):
+    """What may be said of a call."""
+
+    timeout: float | None
+    """Seconds until the call ends in any case; the client's own, when not given."""
+    retry: bool | None
+    """True: may be carried out twice, so it is sent again when a worker or the broker dies. False: never, not even to
+    another worker by the broker. Not given: as the service's settings have it, and never sent again from here."""
+    priority: int
+    """Larger is sooner, where the service is scheduled so."""
+    key: str
+    """Requests of one key go to one worker, where the service is scheduled so."""
+    traceparent: str
+    """The W3C trace that this call belongs to; handed to the worker as it is."""
+
+
 class Terms(NamedTuple):
     """What a client wants of a request, but for the time."""
 
@@ -156,39 +189,43 @@ class Terms(NamedTuple):
         )  # fmt: skip
 
 
-def checked_terms(retry: bool | None, priority: int, key: str, traceparent: str) -> Terms:
-    """Give the terms of a request, or raise what is wrong with them."""
-    if type(priority) is not int or abs(priority) > 2**31:
-        raise ValueError(f"a priority is a whole number: {priority!r}")
-    if traceparent and not _TRACE.fullmatch(traceparent):
-        raise ValueError(f"a traceparent looks like 00-<32 digits>-<16 digits>-01: {traceparent!r}")
-    terms = Terms(retry, priority, key, traceparent)
-    if len(terms.options(86_400_000)) > MAX_OPTIONS:
+def make_call(
+    service: str, body: tuple[bytes | str, ...], *, timeout: float, retry: bool | None = None, priority: int = 0,
+    key: str = "", traceparent: str = "",
+) -> Call:  # fmt: skip
+    """Make a call, or raise what is wrong with it."""
+    terms = None
+    if retry is not None or priority or key or traceparent:
+        terms = _checked(Terms(retry, priority, key, traceparent))
+    call = Call(service, frames_of(body) or EMPTY, timeout=timeout, retry=retry, terms=terms)
+    check_name(call.service)
+    return call
+
+
+def _checked(terms: Terms) -> Terms:
+    if type(terms.priority) is not int or abs(terms.priority) > 2**31:
+        raise ValueError(f"a priority is a whole number: {terms.priority!r}")
+    if terms.traceparent and not _TRACE.fullmatch(terms.traceparent):
+        raise ValueError(f"a traceparent looks like 00-<32 digits>-<16 digits>-01: {terms.traceparent!r}")
+    if len(terms.options(MAX_TIMEOUT_MS)) > MAX_OPTIONS:
         raise ValueError("the key is too long")
     return terms
 
 
-NO_TERMS = Terms()
+def check_name(name: bytes) -> None:
+    """Raise what is wrong with the name of a service."""
+    if not 1 <= len(name) <= MAX_NAME:
+        raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name.decode()!r}")
 
 
-def service_name(name: str) -> bytes:
-    """Give the name of a service as bytes."""
-    found = name.encode()
-    if not 1 <= len(found) <= MAX_NAME:
-        raise ValueError(f"the name of a service has 1 to {MAX_NAME} bytes: {name!r}")
-    return found
+# --- what a broker tells ----------------------------------------------------------------------------------------------
 
 
-def body_frames(parts: Iterable[Any]) -> Frames:
-    """Give a body as frames; a body has at least one, which may be empty."""
-    return tuple(_frame(part) for part in parts) or (b"",)
-
-
-def _frame(part: Any) -> bytes:
-    if type(part) is bytes:
-        return part
-    if isinstance(part, str):
-        return part.encode()
-    if isinstance(part, bytes | bytearray | memoryview):
-        return bytes(part)
-    raise TypeError(f"a body is bytes or text, not {type(part).__name__}")
+def told_by_broker(service: str, reply: Reply) -> Any:
+    """Read the answer of an mmi service that tells something in JSON."""
+    if len(reply) < 2 or reply[0] != b"200":
+        code = int(reply[0]) if reply and reply[0].isdigit() else 0
+        remedy = "is it a broker of Scale0, with the plugin majordomo?"
+        what = f"the broker does not answer {service}"
+        raise CallError(what, f"it says {code}", "", remedy, stage=Stage.WORKER, code=code)
+    return records.from_json(reply[1])

@@ -234,7 +234,7 @@ def test_batches_are_no_larger_than_the_broker_takes(small):
 
 def test_many_empty_chunks_in_a_batch_are_no_more_than_a_frame_takes(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_message": 1000}}}))
-    with Pipe.open("p", "w", address=here, batch_chunks=1_000_000) as writer:
+    with Pipe.open("p", "w", broker=here, batch_chunks=1_000_000) as writer:
         for _ in range(40_000):
             writer.write(b"")
         writer.flush(timeout=20)
@@ -246,7 +246,7 @@ def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_b
     """What waits here would make frames for which libzmq cuts the connection, again and again."""
     here = f"ipc://@scale0-limits-{uuid.uuid4().hex}"
     first = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here]}}})
-    writer = Pipe.open("p", "w", address=here)
+    writer = Pipe.open("p", "w", broker=here)
     first.kill()
     for _ in range(count):
         writer.write(b"x" * size, timeout=20)
@@ -254,7 +254,7 @@ def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_b
     scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here], "max_message": 200_000}}})
     if fits:
         writer.close(timeout=20)
-        with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here) as reader:
             assert [len(reader.read(timeout=20)) for _ in range(2 * count)] == [size, 0] * count
         return
     with pytest.raises(PipeTooLargeError, match="at most 200000 bytes"):
@@ -337,8 +337,8 @@ import asyncio, os, sys
 from scale0_zpipes import PipeError, aio
 address = sys.argv[1]
 async def parent():
-    writer = await aio.Pipe.open("p", "w", address=address)
-    reader = await aio.Pipe.open("p", "r", address=address)
+    writer = await aio.Pipe.open("p", "w", broker=address)
+    reader = await aio.Pipe.open("p", "r", broker=address)
     await writer.write(b"before")
     child = os.fork()
     if not child:  # it leaves the parent's loop as it is: its selector is the parent's as well
@@ -358,7 +358,7 @@ async def use(writer, reader):
             said.append("before a fork" in str(error))
     await writer.close()
     await reader.close()
-    async with aio.Pipe.open("q", "w", address=address) as own:
+    async with aio.Pipe.open("q", "w", broker=address) as own:
         await own.write(b"child")
     return said
 asyncio.run(parent())

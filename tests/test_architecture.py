@@ -277,7 +277,6 @@ PROGRAMS = {
 ZMQ_IN_CLIENTS = {
     "scale0_musicquest.client.link",
     "scale0_musicquest.client.transfer",
-    "scale0_zpipes.client.link",
 }
 """Clients that are not on the kit yet. This list only becomes shorter."""
 

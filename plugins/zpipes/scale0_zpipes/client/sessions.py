@@ -29,10 +29,10 @@ class WriterSession(Session):
     """
 
     def __init__(
-        self, name: bytes, address: str, *, writer: bytes, random: Random, patience: float = 30.0,
+        self, name: bytes, target: str, *, writer: bytes, random: Random, patience: float = 30.0,
         batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW, delay: float = 0.05,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.writer = writer
         self._give_up = NEVER
         self.failures: list[PipeError] = []
@@ -69,6 +69,11 @@ class WriterSession(Session):
     def idle(self) -> bool:
         """Whether all is acknowledged, or was refused for good."""
         return not self._open and not self._batches
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be sent, or an answer is to come."""
+        return self.error is None and not self.idle
 
     @property
     def has_room(self) -> bool:
@@ -116,9 +121,8 @@ class WriterSession(Session):
         self._under_way = self.pending_bytes = 0
         return True
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._cut_at, self._pause_until, self._ping_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._cut_at, self._pause_until, self._ping_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""
@@ -190,9 +194,6 @@ class WriterSession(Session):
         self._batches = batches
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         self._push(now)
 
     def _forget_connection(self) -> None:
@@ -248,7 +249,7 @@ class WriterSession(Session):
         if code == 404:
             self._reopen = True
         elif code in (429, 507):
-            self._pause_until = now + self._rest()
+            self._pause_until = now + self._backoff.next()
             if code == 507:
                 self._disk_since = min(self._disk_since, now)
         elif code == 409 and alone:
@@ -295,11 +296,11 @@ class ReaderSession(Session):
     """The same for this reader's own earlier connection, of which the broker may not know that it broke."""
 
     def __init__(
-        self, name: bytes, address: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
+        self, name: bytes, target: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
         start: bytes = b"first", lease: float | None = None, auto_ack: bool = True, batch_bytes: int = BATCH_BYTES,
         batch_chunks: int = 10_000,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.group, self.auto_ack = group, auto_ack
         self._lease_ms = 0 if lease is None else max(1, round(lease * 1000))
         self._wait_ms = min(WAIT_MS, max(1, self._lease_ms // 3)) if self._lease_ms else WAIT_MS
@@ -461,9 +462,6 @@ class ReaderSession(Session):
         self._begun, self._seek = True, 0
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         if self.group and self._acked:
             self._send_ack(self._acked)
         self._fetch(now)
@@ -560,15 +558,14 @@ class ReaderSession(Session):
             self._fetching = False
             self._due = NEVER
             self._busy_since = min(self._busy_since, now)
-            self._fetch_at = now + self._rest()
+            self._fetch_at = now + self._backoff.next()
         elif code in (400, 501):
             self.end(refused(self.name, code, reason, Stage.ANSWER), now)
         else:
             self._drop(now)  # whether it was about an ACK or a FETCH is not said; a new connection has neither
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._fetch_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._fetch_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""

@@ -1,5 +1,7 @@
 """Pipes for programs with asyncio: the same names as in ``scale0_zpipes``, with coroutines."""
 
+# does I/O: a loop turns a connection
+
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -1,5 +1,7 @@
 """Pipes for programs without asyncio. A pipe is used by one thread at a time; a lock sees to it."""
 
+# does I/O: the thread that calls turns a connection
+
 from __future__ import annotations
 
 from abc import abstractmethod

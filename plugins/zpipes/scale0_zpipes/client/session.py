@@ -281,10 +281,7 @@ class Session(ABC):
         why, remedy = self._whereabouts()
         stage = self.stage
         kind = PipeFullError if stage is Stage.ROOM else PipeTimeoutError
-        code = self.refusal[0] if self.refusal else 0
-        return kind(
-            what, f"{stage.value}: {why}", self._consequence(), remedy, pipe=self.name, stage=stage, code=code
-        )  # fmt: skip
+        return kind(what, f"{stage.value}: {why}", self._consequence(), remedy, pipe=self.name, stage=stage)
 
     @property
     def stage(self) -> Stage:

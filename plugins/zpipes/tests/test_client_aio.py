@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from scale0_zpipes.aio import Pipe, PipeClosedError
+from scale0_zpipes.aio import Pipe, PipeClosedError, PipeFullError
 
 pytestmark = pytest.mark.real
 
@@ -87,6 +87,22 @@ def test_chunks_of_several_coroutines_are_written_through_in_the_order_of_their_
             assert writer.pending == 0
             found = [chunk async for chunk in reader.drain()]
         assert found == [chunk for number, chunk in enumerate(numbered(20)) if number not in (3, 4, 11)]
+
+    asyncio.run(main())
+
+
+def test_who_waits_to_write_through_ends_when_the_pipe_is_closed(scale0_broker):
+    settings = {"plugin": {"zpipes": {"max_pipe_bytes": 1}}}
+    here = scale0_broker.in_thread(["zpipes"], settings).address("zpipes", "pipes", 1)
+
+    async def main():
+        writer = await Pipe.open("p", "w", broker=here, batch=False)
+        await writer.write(b"1")
+        writes = [asyncio.create_task(writer.write(b"2")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(PipeFullError):
+            await writer.close(timeout=0.5)
+        assert [type(error) for error in await asyncio.gather(*writes, return_exceptions=True)] == [PipeClosedError] * 3
 
     asyncio.run(main())
 

@@ -87,10 +87,8 @@ class Driver(ABC, Generic[S]):
         if self.engine.forked:
             raise self.forked_error()
 
-    @staticmethod
-    def now() -> float:
-        """Return the time that sessions count in."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Return the time that sessions count in."""
 
     @abstractmethod
     def start(self) -> None:
@@ -482,7 +480,7 @@ class CallerDriver(BlockingDriver[S]):
     def __init__(self, session: S, *, tick: float = 0.0, busy: Callable[[], bool] = lambda: False) -> None:
         super().__init__(session)
         self.lock = _Lock(self)
-        self.closed = False
+        self.closed = self._looks = False
         self._ticker = _Ticker(self, tick, busy) if tick else None
 
     def start(self) -> None:
@@ -503,10 +501,16 @@ class CallerDriver(BlockingDriver[S]):
         return False if self.closed else self._turn_all()
 
     def kick(self) -> None:
-        """Send what the session wants to, then look for answers; the ticker goes on while the session is busy."""
+        """Send what the session wants to; the ticker goes on while the session is busy.
+
+        Every second time it looks for answers too: one who sends much need not wait for the ticker to have them, and
+        what was sent last has no answer yet.
+        """
         if self.session.out and not self.closed:
             self.engine.apply()
-            self._turn_all()
+            self._looks = not self._looks
+            if not self._looks:
+                self._turn_all()
         if self._ticker is not None:
             self._ticker.wake()
 
@@ -517,21 +521,23 @@ class CallerDriver(BlockingDriver[S]):
     def _until(self, predicate: Callable[[], bool], seconds: float | None, every: float) -> bool:
         end = math.inf if seconds is None else time.monotonic() + seconds
         engine, out = self.engine, self.session.out
+        more = late = False
         with self.lock:
             while True:
                 if out and not self.closed:
                     engine.apply()  # first: what is to be sent does not wait until we have looked for answers
-                more = self.turn()
                 if predicate():
                     if out and not self.closed:
                         engine.apply()
                     return True
-                left = end - time.monotonic()
-                if left <= 0 or self.closed:
+                if late or self.closed:
                     return False
+                left = end - time.monotonic()
+                late = left <= 0  # one more look, for what has come by now
                 if not out and not more:
                     timeout = self._timeout()
                     wait(self._polled(), max(0.0, min(left, every, every if timeout is None else timeout)))
+                more = self.turn()
 
     def result(self, future: Future[Any]) -> Step:
         """Turn the engines until a future has an outcome, and return or raise it."""

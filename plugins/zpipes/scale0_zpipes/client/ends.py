@@ -402,7 +402,7 @@ class Writing(End):
         session = self._session
         session.check(data)
         if not self._batch:
-            return self._write_in_turn(data, timeout)
+            return self._write_through(data, timeout)
         if session.failures or not session.has_room:
             return self._write_when_there_is_room(data, timeout)
         session.write(data, self._driver.now())
@@ -416,33 +416,30 @@ class Writing(End):
         session.write(data, self._driver.now())
         self._driver.kick()
 
-    def _write_in_turn(self, data: bytes, timeout: float | None) -> Flow[None]:
-        turn, turns = object(), self._turns
+    def _write_through(self, data: bytes, timeout: float | None) -> Flow[None]:
+        """Write a chunk and wait until it is acknowledged; several of them one after the other."""
+        session, now, turn = self._session, self._driver.now, object()
+        turns = self._turns
         turns.append(turn)
         try:
             if turns[0] is not turn:
-                yield self._driver.until(lambda: turns[0] is turn)
-            yield from self._write_through(data, timeout)
-        finally:
-            turns.remove(turn)
-            if turns:
-                self._driver.post(lambda: None)  # the next one looks whether it is its turn
-
-    def _write_through(self, data: bytes, timeout: float | None) -> Flow[None]:
-        session = self._session
-        try:
+                yield from self._wait(lambda: turns[0] is turn)
             if not session.idle:  # an earlier one, of which it was not known whether it was written
-                session.give_up_at(NEVER, self._driver.now())
+                session.give_up_at(NEVER, now())
                 yield from self._wait(lambda: session.idle, timeout)
-            now = self._driver.now()
+            moment = now()
             # so the broker says for certain that there is no room before our time is over
-            session.give_up_at(NEVER if timeout is None else now + timeout * 0.9, now)
-            session.write(data, now)
+            session.give_up_at(NEVER if timeout is None else moment + timeout * 0.9, moment)
+            session.write(data, moment)
             yield from self._wait(lambda: session.idle, timeout)
         except PipeTimeoutError as error:
             if timeout is not None and session.withdraw():
                 raise session.late(timeout) from error
             raise
+        finally:
+            turns.remove(turn)
+            if turns:
+                self._driver.post(lambda: None)  # the next one looks whether it is its turn
         self._raise_failures()
 
     def _flush(self, timeout: float | None) -> Flow[None]:

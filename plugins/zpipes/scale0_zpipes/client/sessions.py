@@ -40,6 +40,8 @@ class WriterSession(Session):
         self.acknowledged = 0
         self.pending_bytes = 0
         self._batch_bytes, self._batch_chunks, self._most, self._delay = batch_bytes, batch_chunks, window, delay
+        self._limit: float = NEVER
+        """Bytes that a chunk may have."""
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._cut_at = NEVER
@@ -82,9 +84,8 @@ class WriterSession(Session):
 
     def check(self, chunk: bytes) -> None:
         """Raise a PipeTooLargeError for a chunk that the broker would refuse, as it said when the pipe was opened."""
-        limit = self.info.get("max_chunk")
-        if limit is not None and len(chunk) > limit:
-            raise too_large(self.name, len(chunk), limit)
+        if len(chunk) > self._limit:
+            raise too_large(self.name, len(chunk), int(self._limit))
 
     def write(self, chunk: bytes, now: float) -> None:
         """Take a chunk; look at ``has_room`` first."""
@@ -164,7 +165,10 @@ class WriterSession(Session):
 
     def _understood(self, command: bytes, frames: Frames) -> None:
         """Send no more at once than the broker takes in one frame; one that was started anew may take less."""
-        limit = self.info.get("max_chunk") if command == b"INFO" else None
+        if command != b"INFO":
+            return
+        limit = self.info.get("max_chunk")
+        self._limit = NEVER if limit is None else limit
         if limit is None:
             return
         self._batch_bytes = min(self._batch_bytes, limit)

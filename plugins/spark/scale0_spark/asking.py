@@ -7,12 +7,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
-import zmq
 
 from scale0_core.api import Scale0Error
-from scale0_core.client.kit.link import Link
+from scale0_core.client.kit.link import Link, wait
 from scale0_core.client.kit.sessions import Limits
 from scale0_spark.plans import HEADER, Answer, read_answer
 
@@ -26,7 +26,7 @@ MOST_IN_FRAME = 2 * 1024 * 1024
 """Bytes that a frame of an answer may have; who sends more is disconnected."""
 MOST_SILENCES = 30
 """All questions together take at most so many times as long as one server may be silent."""
-POLL_MS = 100
+POLL_SECONDS = 0.1
 
 
 @attrs.frozen
@@ -64,9 +64,9 @@ class _Line:
         return not self.waiting and not self.open
 
     @property
-    def sockets(self) -> list[zmq.Socket[bytes]]:
+    def polled(self) -> Sequence[tuple[Any, int]]:
         """What to wait for: answers, and what happens to the connection."""
-        return [socket for socket in (self.link.socket, self.link.monitor) if socket] if self.link else []
+        return () if self.link is None else self.link.polled
 
     def send(self) -> None:
         """Send what may be sent; only when there is a connection, so that "sent" means that somebody was there."""
@@ -125,15 +125,12 @@ def ask_all(questions: Sequence[Question], timeout: float) -> list[Answer | Sile
 
 def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout: float, end: float) -> None:
     """Ask until all have answered or are given up."""
-    poller = zmq.Poller()
-    for line in lines:
-        for socket in line.sockets:
-            poller.register(socket, zmq.POLLIN)
     active = list(lines)
     while active:
         for line in active:
             line.send()
-        poller.poll(min(POLL_MS, round(timeout * 1000)))
+        if polled := [pair for line in active for pair in line.polled]:
+            wait(polled, min(POLL_SECONDS, timeout))
         now = time.monotonic()
         for line in active:
             answers.update(line.receive(now))
@@ -141,7 +138,4 @@ def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout:
                 answers.update(line.give_up(f"within {timeout:g} s"))
             elif now > end:
                 answers.update(line.give_up(f"before all had {timeout * MOST_SILENCES:g} s"))
-            if line.done:
-                for socket in line.sockets:  # what they say from now on would wake us up in vain
-                    poller.unregister(socket)
         active = [line for line in active if not line.done]

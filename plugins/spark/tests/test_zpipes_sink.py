@@ -50,7 +50,7 @@ def staged(world: World) -> list[str]:
     with world.pipes() as pipes:
         pipes._send((b"LIST", b"spark-staging-"))
         answer = pipes._received(PATIENCE)
-    return [row["name"] for row in json.loads(answer[1].bytes)["pipes"]]
+    return [row["name"] for row in json.loads(bytes(answer[1]))["pipes"]]
 
 
 def test_a_table_is_written_to_a_pipe_and_read_again(spark, world):

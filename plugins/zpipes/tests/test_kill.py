@@ -124,8 +124,7 @@ def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledge
     pipe = Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10)
 
     def give_up() -> None:
-        with pipe._lock:  # its thread may be at work
-            pipe._engine.close()  # whatever it still has to say, it has nobody to say it to
+        pipe._driver.close()  # whatever it still has to say, it has nobody to say it to
 
     after.callback(give_up)
     chunks = [b"%d" % place for place in range(1, 52)]
@@ -159,10 +158,7 @@ def flushes_by_asyncio(broker: ProcessBroker, number: int, after: ExitStack) -> 
 
     pipe = loop.run_until_complete(work())
 
-    async def give_up() -> None:
-        pipe._driver.close()
-
-    after.callback(lambda: loop.run_until_complete(give_up()))
+    after.callback(lambda: loop.run_until_complete(pipe._driver.closing()))
     return Acknowledged(name, chunks, len(chunks))
 
 

@@ -295,7 +295,7 @@ writer.write(b"before")
 if how == "locked":  # as when the writer's thread works while the process is forked
     held, go = threading.Event(), threading.Event()
     def hold():
-        with writer._lock, reader._lock:
+        with writer._driver.lock, reader._driver.lock:
             held.set()
             go.wait()
     threading.Thread(target=hold, daemon=True).start()

@@ -5,8 +5,8 @@ A driver runs the engine of its session, and those of sessions that ``add`` join
 
 - ``ThreadDriver``: any thread may use it; ``post`` hands work to the I/O thread. For clients that many threads share,
   and where heartbeats and handlers must go on while the program does something else.
-- ``CallerDriver``: whoever waits turns the engine, under a lock; nothing happens in between, unless ``tick`` has a
-  thread turn it while the session is busy. No hop between threads, so it has the lowest latency.
+- ``CallerDriver``: whoever waits turns the engine, under a lock; nothing happens in between, unless a ticker turns it
+  while the session is busy. No hop between threads, so it has the lowest latency.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
@@ -31,7 +31,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import zmq
 
 from scale0_core.client.kit.engine import Engine
-from scale0_core.client.kit.errors import forked_error
+from scale0_core.client.kit.errors import ClientError, forked_error
 from scale0_core.client.kit.flows import Flow, Step, Stream, each, run
 from scale0_core.client.kit.link import wait
 from scale0_core.client.kit.sessions import Session
@@ -43,6 +43,7 @@ LOG = get_logger("client")
 JOIN_SECONDS = 5.0
 CALLS_AT_ONCE = 1000
 """Calls from other threads between two turns."""
+_END = object()
 SLICE = 0.25
 """Seconds after which somebody who waits on the calling thread looks again at what no socket tells."""
 
@@ -72,6 +73,8 @@ class Driver(ABC, Generic[S]):
     def __init__(self, session: S) -> None:
         self.session = session
         self.engine = Engine(session)
+        self.forked_error: Callable[[], ClientError] = forked_error
+        """Makes the error of operations in a forked child; a client with errors of its own sets its own."""
         self._others: list[Engine] = []
 
     @property
@@ -82,12 +85,10 @@ class Driver(ABC, Generic[S]):
     def check(self) -> None:
         """Raise a ClosedError in a forked child, where nothing would ever come."""
         if self.engine.forked:
-            raise forked_error()
+            raise self.forked_error()
 
-    @staticmethod
-    def now() -> float:
-        """Return the time that sessions count in."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Return the time that sessions count in."""
 
     @abstractmethod
     def start(self) -> None:
@@ -96,6 +97,10 @@ class Driver(ABC, Generic[S]):
     @abstractmethod
     def post(self, function: Callable[[], object]) -> bool:
         """Have a function called where the session is, then what it wants done; False if the driver has ended."""
+
+    @abstractmethod
+    def kick(self) -> None:
+        """Have done what the session wants, after it was used directly; to be called where the session is."""
 
     def belong_to(self, owner: object) -> None:
         """Close when nobody refers to the owner any more; neither driver nor session may refer to it."""
@@ -164,7 +169,7 @@ class Driver(ABC, Generic[S]):
     def until(self, predicate: Callable[[], bool], seconds: float | None = None, every: float | None = None) -> Step:
         """Wait until a predicate holds, and return whether it does.
 
-        It is asked after every turn, and after every so many seconds.
+        It is asked after every turn, and after every so many seconds. Where the session is, it may use the session.
         """
 
     @abstractmethod
@@ -374,6 +379,9 @@ class ThreadDriver(BlockingDriver[S]):
         self._waker.wake()
         return True
 
+    def kick(self) -> None:
+        """Do nothing: on the thread, a turn follows anyway."""
+
     def close(self) -> None:
         """Stop the session, and wait for the thread to end, unless this is it; in a forked child do nothing."""
         if self.engine.forked:
@@ -452,13 +460,13 @@ class ThreadDriver(BlockingDriver[S]):
 class _Lock:
     """A lock that is not waited for in a forked child: whoever had it may be a thread that is not there."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: CallerDriver[Any]) -> None:
         self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._driver, self._process = driver, os.getpid()
 
     def __enter__(self) -> None:
         if os.getpid() != self._process:
-            raise forked_error()
+            raise self._driver.forked_error()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -468,15 +476,15 @@ class _Lock:
 class CallerDriver(BlockingDriver[S]):
     """Has the thread that calls turn the engines, while it waits; one thread at a time, a lock sees to it.
 
-    :param tick: have a thread turn the engines every so many seconds, from ``tick`` on, as long as ``busy`` holds: for
+    :param tick: have a thread turn the engines every so many seconds, from ``kick`` on, as long as ``busy`` holds: for
         sessions that have work to finish while their user does other things.
     :param busy: whether there is such work.
     """
 
     def __init__(self, session: S, *, tick: float = 0.0, busy: Callable[[], bool] = lambda: False) -> None:
         super().__init__(session)
-        self.lock = _Lock()
-        self.closed = False
+        self.lock = _Lock(self)
+        self.closed = self._looks = False
         self._ticker = _Ticker(self, tick, busy) if tick else None
 
     def start(self) -> None:
@@ -496,33 +504,44 @@ class CallerDriver(BlockingDriver[S]):
         """Do all there is to do; return whether more is waiting already. Under the lock."""
         return False if self.closed else self._turn_all()
 
-    def tick(self) -> None:
-        """Have the ticker turn the engines while the session is busy."""
+    def kick(self) -> None:
+        """Send what the session wants to; the ticker goes on while the session is busy.
+
+        Every second time it looks for answers too: one who sends much need not wait for the ticker to have them, and
+        what was sent last has no answer yet.
+        """
+        if self.session.out and not self.closed:
+            self.engine.apply()
+            self._looks = not self._looks
+            if not self._looks:
+                self._turn_all()
         if self._ticker is not None:
             self._ticker.wake()
 
     def until(self, predicate: Callable[[], bool], seconds: float | None = None, every: float | None = SLICE) -> Step:
-        """Turn the engines until a predicate holds, and return whether it does."""
+        """Send what the session wants to, then turn the engines until a predicate holds; return whether it does."""
         return partial(self._until, predicate, seconds, SLICE if every is None else every)
 
     def _until(self, predicate: Callable[[], bool], seconds: float | None, every: float) -> bool:
         end = math.inf if seconds is None else time.monotonic() + seconds
-        engine, out = self.engine, self.session.out
+        engine = self.engine
+        more = late = False
         with self.lock:
             while True:
-                more = self.turn()
+                if engine.behind and not self.closed:
+                    engine.apply()  # first: what is to be sent does not wait until we have looked for answers
                 if predicate():
-                    if out and not self.closed:
+                    if engine.behind and not self.closed:
                         engine.apply()
                     return True
-                left = end - time.monotonic()
-                if left <= 0 or self.closed:
+                if late or self.closed:
                     return False
-                if out:
-                    engine.apply()
-                elif not more:
+                left = end - time.monotonic()
+                late = left <= 0  # one more look, for what has come by now
+                if not more and not engine.behind:
                     timeout = self._timeout()
                     wait(self._polled(), max(0.0, min(left, every, every if timeout is None else timeout)))
+                more = self.turn()
 
     def result(self, future: Future[Any]) -> Step:
         """Turn the engines until a future has an outcome, and return or raise it."""
@@ -546,6 +565,16 @@ class CallerDriver(BlockingDriver[S]):
         """Run a flow under the lock, and return what it returns."""
         with self.lock:
             return run(flow)
+
+    def each(self, flow: Flow[Any]) -> Generator[Any, None, None]:
+        """Iterate over the items of a flow, which runs under the lock from one to the next."""
+        with closing(each(flow)) as items:
+            while True:
+                with self.lock:
+                    item = next(items, _END)
+                if item is _END:
+                    return
+                yield item
 
     def close(self) -> None:
         """Stop the session, send its last words, and close everything; in a forked child do nothing."""

@@ -225,7 +225,13 @@ class LoopDriver(Driver[S]):
 
     def until(self, predicate: Callable[[], bool], seconds: float | None = None, every: float | None = None) -> Step:
         """Wait until a predicate holds, and return whether it does."""
-        return self._bell.until(predicate, seconds, every)
+        return self._bell.until(partial(self._look, predicate), seconds, every)
+
+    def _look(self, predicate: Callable[[], bool]) -> bool:
+        holds = predicate()
+        if self.engine.behind:
+            self.kick()
+        return holds
 
     def result(self, future: Any) -> Step:
         """Wait for the outcome of a future, and return or raise it."""

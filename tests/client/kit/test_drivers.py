@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.client.kit.drivers import CallerDriver, ThreadDriver
+from scale0_core.client.kit.drivers import SLICE, CallerDriver, ThreadDriver
 from scale0_core.client.kit.errors import (
     CallError,
     CallTimedOutError,
@@ -290,9 +290,88 @@ def test_a_ticker_turns_a_busy_session_while_its_user_does_other_things(echo: Ec
     driver = CallerDriver(session, tick=0.01, busy=lambda: session.ticks < 5)
     driver.start()
     session.due = 0.0
-    driver.tick()
+    driver.kick()
     eventually(lambda: session.ticks >= 5)
     driver.close()
+
+
+class Noting(Asking):
+    """Notes what is still to be sent when an engine has looked for messages and asks for the deadline."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.unsent: list[int] = []
+
+    def next_deadline(self) -> float | None:
+        self.unsent.append(len(self.out))
+        return None
+
+
+def test_what_is_to_be_sent_is_sent_before_anybody_looks_for_answers(echo: Echo, address: str):
+    session = Noting(address)
+    driver = CallerDriver(session)
+    driver.start()
+    assert driver.run(linked(driver))
+    session.ask(b"a")
+    driver.kick()
+    session.ask(b"b")
+    assert driver.until(lambda: session.answers == [b"a", b"b"], PATIENCE)()
+    assert not any(session.unsent)
+    driver.close()
+
+
+@pytest.mark.parametrize("kind", ["caller", "loop"])
+def test_a_new_connection_is_made_before_anybody_waits(echo: Echo, address: str, kind: str):
+    def again(driver) -> Flow[float]:
+        yield from linked(driver)
+        session = driver.session
+        session.linked, began = False, time.monotonic()
+        session.connection += 1
+        yield from linked(driver)
+        return time.monotonic() - began
+
+    session = Asking(address)
+    if kind == "caller":
+        driver = CallerDriver(session)
+        driver.start()
+        waits = [driver.run(again(driver)) for _ in range(5)]
+        driver.close()
+    else:
+
+        async def main() -> list[float]:
+            driver = LoopDriver(session)
+            driver.start()
+            found = [await driver.run(again(driver)) for _ in range(5)]
+            await driver.closing()
+            return found
+
+        waits = asyncio.run(main())
+    assert min(waits) < SLICE / 2
+
+
+@pytest.mark.parametrize("kind", ["caller", "loop"])
+def test_a_condition_may_use_the_session(echo: Echo, address: str, kind: str):
+    session = Asking(address)
+
+    def answered() -> bool:
+        if session.linked and not session.out and not session.answers:
+            session.ask(b"from the condition")
+        return bool(session.answers)
+
+    if kind == "caller":
+        driver = CallerDriver(session)
+        driver.start()
+        assert driver.until(answered, PATIENCE)()
+        driver.close()
+    else:
+
+        async def main() -> None:
+            driver = LoopDriver(session)
+            driver.start()
+            assert await driver.until(answered, PATIENCE)
+            await driver.closing()
+
+        asyncio.run(main())
 
 
 def test_what_other_threads_post_comes_in_order_and_completely(echo: Echo, address: str):

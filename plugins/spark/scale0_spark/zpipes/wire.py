@@ -1,15 +1,14 @@
-"""The zpipes protocol as a source and a sink need it: one socket, one request at a time, asked again until answered.
+"""The zpipes protocol as a source and a sink need it: one link, one request at a time, asked again until answered.
 
 Requests that may be made twice are sent again as long as there is no answer, so that a broker that was away, or was
 started anew, is simply asked again. OPEN and CLOSE may not, since each of them counts: ``link`` and ``unlink`` are for
-these. A socket belongs to the process that opened it and is never pickled.
+these. A link belongs to the process that opened it and is never pickled.
 """
 
 # does I/O: it talks to a broker
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -18,10 +17,9 @@ from typing import Any
 import attrs
 import numpy as np
 import pyarrow as pa
-import zmq
 
-from scale0_core.api import records
-from scale0_core.client.kit.link import client_socket
+from scale0_core.api import Scale0Error, records
+from scale0_core.client.kit.link import Link, wait
 from scale0_core.client.kit.route import BETWEEN, address_of, resolve, target
 from scale0_core.client.kit.sessions import Limits
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
@@ -37,6 +35,9 @@ MOST_IN_FRAME = 64 * 1024 * 1024
 BUSY = 429
 PASSES = (408, BUSY, 507)
 """Codes of refusals that may pass: it is tried again."""
+
+Answer = list[memoryview]
+"""The frames of an answer, which may be large and are not copied."""
 
 
 @attrs.frozen
@@ -79,7 +80,7 @@ class Pipes:
         self._attempts = 0
         """How often there was no answer: of several brokers the next one is asked."""
         self._timeout = timeout
-        self._socket: zmq.Socket[bytes] | None = None
+        self._link: Link | None = None
         self._asked: list[Any] = []
 
     def __enter__(self) -> Pipes:
@@ -89,39 +90,36 @@ class Pipes:
         self.close()
 
     def __getstate__(self) -> tuple[str, float]:
-        """Leave the socket out."""
+        """Leave the link out."""
         return self._broker, self._timeout
 
     def __setstate__(self, state: tuple[str, float]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def close(self) -> None:
-        """Close the socket; it is opened again when it is needed."""
-        if self._socket is not None:
-            self._socket.close(0)
-            self._socket = None
+        """Close the link; it is opened again when it is needed."""
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def ask(self, *frames: Any) -> list[zmq.Frame]:
+    def ask(self, *frames: Any) -> Answer:
         """Send a request that may be made twice, and give the answer, without its first word."""
         self._send(frames)
         return self._answer()
 
     def _send(self, frames: tuple[Any, ...]) -> None:
         self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
-        if self._socket is None:
-            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0)
-            self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, limits)
+        if self._link is None:
+            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0, zero_copy=True)
             try:
-                self._socket.connect(resolve(self._broker, self._attempts)[0])
-            except zmq.ZMQError as error:
-                self.close()
-                raise UnreachedError(f"{self._broker} cannot be connected to", str(error)) from None
-        with contextlib.suppress(zmq.Again):  # what cannot even be queued is sent anew like what is not answered
-            self._socket.send_multipart(self._asked, zmq.DONTWAIT, copy=False)
+                self._link = Link(resolve(self._broker, self._attempts)[0], limits)
+            except Scale0Error as error:
+                raise UnreachedError(f"{self._broker} cannot be connected to", error.problem.why) from None
+        self._link.send(tuple(self._asked))
 
-    def _answer(self) -> list[zmq.Frame]:
+    def _answer(self) -> Answer:
         """Wait for the answer to what was sent; send it again as long as there is none."""
         end = time.monotonic() + self._timeout
         wait, passing = FIRST_WAIT, None
@@ -146,7 +144,7 @@ class Pipes:
                 self.close()  # so that a late answer is not taken for that to a later request
             self._send(tuple(self._asked))
 
-    def _asked_once(self, seconds: float, *frames: str) -> list[zmq.Frame] | None:
+    def _asked_once(self, seconds: float, *frames: str) -> Answer | None:
         """Send a request that may not be made twice; give the answer as it came, or None if there is none in time."""
         self._send(frames)
         answer = self._received(seconds)
@@ -161,21 +159,28 @@ class Pipes:
             "start it, or give it longer by the option timeout; what was read or written so far is not lost",
         )  # fmt: skip
 
-    def _received(self, seconds: float) -> list[zmq.Frame] | None:
-        socket = self._socket
-        while socket is not None and socket.poll(int(seconds * 1000) + 1):
-            answer: list[zmq.Frame] = socket.recv_multipart(copy=False)
-            if len(answer) > 1 or answer[0].bytes != b"PROBE":
+    def _received(self, seconds: float) -> Answer | None:
+        end = time.monotonic() + seconds
+        while (link := self._link) is not None:
+            link.look_for_breaks()  # it connects again by itself; what is not looked at would wake us for ever
+            link.flush()
+            answer = link.views()
+            if answer is None:
+                left = end - time.monotonic()
+                if left <= 0:
+                    break
+                wait(link.polled, left)
+            elif len(answer) > 1 or bytes(answer[0][:6]) != b"PROBE":
                 return answer
         return None
 
-    def _checked(self, answer: list[zmq.Frame], code: int | None) -> list[zmq.Frame]:
+    def _checked(self, answer: Answer, code: int | None) -> Answer:
         request = bytes(self._asked[0]).decode()
         if code is not None:
-            reason = answer[2].bytes.decode("utf-8", "replace") if len(answer) > 2 else ""
+            reason = bytes(answer[2]).decode("utf-8", "replace") if len(answer) > 2 else ""
             what = f"the broker at {self._broker} refused {request} ({code})"
             raise RefusedError(what, reason, "", "", code)
-        word, wanted = answer[0].bytes, request.encode() if request in ("ROWS", "INFO") else b"OK"
+        word, wanted = bytes(answer[0]), request.encode() if request in ("ROWS", "INFO") else b"OK"
         if word != wanted:
             raise AnswerError(f"{self._broker} does not serve pipes", f"it answered {word[:20]!r} to {request}")
         return answer[1:]
@@ -190,7 +195,7 @@ class Pipes:
             if error.code == 404:
                 return None
             raise
-        return PipeState.read(pipe, answer[0].bytes if answer else b"")
+        return PipeState.read(pipe, bytes(answer[0]) if answer else b"")
 
     def link(self, pipe: str) -> float | None:
         """Have a link to a pipe, which is made if it is not there; one that is new is given, to take away later.
@@ -268,16 +273,16 @@ class Pipes:
         return self._number(self.ask("MOVE", pipe, writer, str(number), *staged))
 
     @staticmethod
-    def _number(answer: list[zmq.Frame]) -> int:
-        digits = answer[0].bytes if answer else b""
+    def _number(answer: Answer) -> int:
+        digits = bytes(answer[0]) if answer else b""
         if not digits.isdigit() or len(digits) > 19:
             raise AnswerError("the broker's answer has no number", f"but {digits[:20]!r}")
         return int(digits)
 
 
-def _code(answer: list[zmq.Frame]) -> int | None:
+def _code(answer: Answer) -> int | None:
     """Give the code of a refusal; None if it is none."""
-    if answer[0].bytes != b"ERROR":
+    if bytes(answer[0][:6]) != b"ERROR":
         return None
-    digits = answer[1].bytes if len(answer) > 1 else b""
+    digits = bytes(answer[1]) if len(answer) > 1 else b""
     return int(digits) if digits.isdigit() and len(digits) < 5 else 0

@@ -6,20 +6,21 @@ to a bound; beyond it, events are dropped and counted.
 The broker counts links to a pipe and does not know whose they are. So the pipe is opened once, also if the connection
 breaks; again only if the broker does not know it any more, or made it anew. In the end it is closed.
 """
-# does I/O: a socket, used by one thread
+# does I/O: a connection, which the thread that calls turns
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from scale0_core.api import MIB, Scale0Error, get_logger, printable, records
-from scale0_core.client.kit.link import Link
-from scale0_core.client.kit.route import Broker, resolve, target
+from scale0_core.api import MIB, Frames, Scale0Error, get_logger, printable, records
+from scale0_core.client.kit.drivers import CallerDriver
+from scale0_core.client.kit.flows import Flow
+from scale0_core.client.kit.route import Broker, target
+from scale0_core.client.kit.sessions import Limits
 from scale0_telemetry.observer.columns import Batch
 from scale0_telemetry.schema import SCHEMA
 
@@ -47,9 +48,6 @@ GOODBYE = 0.5
 
 PATIENCE = 0.05
 """Seconds that a step waits for an answer, or for a connection; it comes in the next step otherwise."""
-
-RECONNECT = 0.1
-"""Seconds between two tries to connect."""
 
 ROOM = 1.0
 """Seconds that a burst waits for room here, before events are dropped; once, until the pipe takes something again."""
@@ -120,37 +118,228 @@ _AROUND: int = len(_encoded(_NO_EVENTS).data) - pa.ipc.get_record_batch_size(_NO
 """Bytes of a stream beside its rows: the schema and the end."""
 
 
-class Publisher:
-    """Puts events into one pipe. All of it belongs to one thread."""
+class PipeSession:
+    """Puts chunks into one pipe, one request at a time, on any connection that comes. Without I/O.
 
-    def __init__(self, broker: Broker, pipe: bytes, writer: bytes, most_bytes: int) -> None:
+    What waits, waits here and is counted: nothing is sent unless there is a connection.
+    """
+
+    limits = Limits(linger_ms=0)
+
+    def __init__(self, address: str, pipe: bytes, writer: bytes) -> None:
+        self.address = address
+        self.connection = 0
+        self.out: list[Frames] = []
+        self.ended = False
         self.lost: Counter[str] = Counter()
         """Events that were lost, by reason; whoever tells of them clears it."""
-        self._target, self._pipe = target(broker, "zpipes", "pipes"), pipe
-        self._attempts = 0
-        """How often connecting has failed since there was a connection."""
-        self._writer, self._renewed = writer, 0
-        self._most_bytes = most_bytes
-        self._batches: list[Batch] = []
-        self._batch_rows = 0
-        self._chunks: deque[Chunk] = deque()
-        self._bytes = 0
+        self.chunks: deque[Chunk] = deque()
+        self.bytes = 0
+        self.largest = PUT_BYTES
+        """Bytes that the broker takes in a chunk, as far as that is known and less than we send."""
+        self.leaving = self.stuck = False
+        """Whether the pipe is to be closed; whether nothing was taken since there was no more room."""
+        self._pipe, self._writer, self._renewed = pipe, writer, 0
         self._first = 1
         """The number of the first chunk that waits."""
         self._verb, self._in_flight = b"", 0
         """What was asked and is not answered yet, and how many chunks are in that request."""
         self._asked: float | None = None
+        self._up = self._refused = False
         self._linked = self._known = False
         """Whether a link to the pipe is this publisher's, and whether that is so on this connection."""
         self._made: float | None = None
         """Tells the pipe that was opened from another of its name."""
-        self._largest = PUT_BYTES
-        """Bytes that the broker takes in a chunk, as far as that is known and less than we send."""
-        self._leaving = False
         self._told = False
-        self._stuck = False
-        """Whether nothing was taken since there was no more room here."""
-        self._link: Link | None = None
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin to connect."""
+        self.connection += 1
+
+    def on_linked(self, now: float) -> None:
+        """Go on with what waits."""
+        self._up = True
+        self._ask(now)
+
+    def on_unlinked(self, now: float) -> None:
+        """Note that there is no answer to come."""
+        self._forget()
+
+    def on_nobody(self, reason: str, now: float) -> None:
+        """Wait for a broker that is not there yet; what it does not take in time is counted."""
+
+    def next_deadline(self) -> float | None:
+        """Return when an answer is late, or None."""
+        return None if self._asked is None else self._asked + SILENCE
+
+    def on_deadline(self, now: float) -> None:
+        """Ask again on a new connection, since there is no answer."""
+        if self._asked is not None and now - self._asked >= SILENCE:
+            self.tell("the pipe does not answer; it is asked again", pipe=printable(self._pipe))
+            self.reconnect()
+
+    def reconnect(self) -> None:
+        """Have a new connection, and ask again on it."""
+        self._forget()
+        self.connection += 1
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """End; a pipe that is to be closed is left before."""
+        self.ended = True
+
+    def _forget(self) -> None:
+        self.out.clear()
+        self._up = self._known = False
+        self._linked = self._linked and self._made is not None  # rather a link too many than another's
+        self._asked, self._in_flight = None, 0
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be waited for: all is stored, or was refused for now."""
+        return self._refused or (self._asked is None and not self._wants)
+
+    @property
+    def _wants(self) -> bool:
+        return self._linked if self.leaving else bool(self.chunks)
+
+    def resume(self, now: float) -> None:
+        """Go on, also with what was refused for now."""
+        self._refused = False
+        self._ask(now)
+
+    def leave(self) -> None:
+        """Have the link to the pipe given back; what else was asked is not waited for."""
+        self.leaving, self._known, self._asked = True, False, None
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a chunk."""
+        self.chunks.append(chunk)
+        self.bytes += len(chunk.data)
+
+    def give_up(self) -> None:
+        """Count all that waits as lost."""
+        self.lost[PIPE] += sum(chunk.rows for chunk in self.chunks)
+        self.chunks.clear()
+        self.bytes = self._in_flight = 0
+
+    def count_too_large(self, rows: int) -> None:
+        """Count events that are too large for a pipe as lost."""
+        if rows:
+            self.lost[LARGE] += rows
+            LOG.warning("events are too large for a pipe", events=rows, most_bytes=min(CHUNK_BYTES, self.largest))
+
+    def _ask(self, now: float) -> None:
+        """Send the next request, if there is one to send and somebody to send it to."""
+        if not self._up or self._refused or self._asked is not None:
+            return
+        request, count = self._next_request()
+        if request:
+            self.out.append(tuple(request))
+            self._asked, self._verb, self._in_flight = now, request[0], count
+
+    def _next_request(self) -> tuple[list[bytes], int]:
+        """Return what is to be asked next, and how many chunks are in it; nothing when all is done."""
+        if not self._wants:
+            return [], 0
+        if not self._linked:
+            return [b"OPEN", self._pipe], 0
+        if not self._known:
+            return [b"INFO", self._pipe], 0
+        if self.leaving:
+            return [b"CLOSE", self._pipe], 0
+        while self.chunks and len(self.chunks[0].data) > self.largest:  # made before the limit was known
+            self.count_too_large(self.chunks[0].rows)
+            self._drop(1)
+        return self._put() if self.chunks else ([], 0)
+
+    def _put(self) -> tuple[list[bytes], int]:
+        batch: list[bytes] = []
+        size = count = 0
+        for chunk in self.chunks:
+            size += 4 + len(chunk.data)
+            if count and size > self.largest:
+                break
+            batch += [len(chunk.data).to_bytes(4, "big"), chunk.data]
+            count += 1
+        return [b"PUT", self._pipe, self._writer, b"%d" % self._first, b"".join(batch), b"%d" % WAIT_MS], count
+
+    # --- what is answered ---------------------------------------------------------------------------------------------
+
+    def receive(self, frames: Frames, now: float) -> None:
+        """Take an answer, and go on, unless it says that this makes no sense now."""
+        if self._asked is None or frames[0] not in (b"ERROR", _ANSWERS.get(self._verb)):
+            return
+        verb, count = self._verb, self._in_flight
+        self._asked, self._in_flight = None, 0
+        if frames[0] == b"ERROR":
+            self._on_error(verb, bytes(frames[1]) if len(frames) > 1 else b"", count)
+        elif verb == b"OPEN":
+            self._linked, self._known, self._made = True, False, None
+        elif verb == b"INFO":
+            self._look(_row_in(frames))
+        elif verb == b"CLOSE":
+            self._linked = False
+        else:
+            self._drop(count)
+            self._told = self.stuck = False
+        self._ask(now)
+
+    def _look(self, row: Row) -> None:
+        """See whether the pipe is the one that was opened, and how large a chunk may be."""
+        made = row.made
+        self.largest = min(PUT_BYTES, row.largest)
+        self._known = self._made in (None, made)
+        self._linked = self._known
+        self._made = made
+
+    def _on_error(self, verb: bytes, code: bytes, count: int) -> None:
+        if code == b"404" and verb != b"OPEN":
+            self._linked = False
+            return
+        self._refused = True
+        self.tell("the pipe refuses events", pipe=printable(self._pipe), code=printable(code))
+        if code == b"409":  # it knows another writer of this name; under a new one any number may come first
+            self._renewed += 1
+            self._writer = self._writer[:56] + b"-%d" % self._renewed
+        elif code not in _AGAIN:
+            self.lost[PIPE] += sum(self.chunks[place].rows for place in range(count))
+            self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        for _ in range(count):
+            self.bytes -= len(self.chunks.popleft().data)
+        self._first += count
+
+    def tell(self, text: str, **about: str) -> None:
+        """Log what keeps the pipe from taking events, once until it takes some again."""
+        if not self._told:
+            self._told = True
+            LOG.warning(text, broker=self.address, **about)
+
+
+class Publisher:
+    """Puts events into one pipe. All of it belongs to one thread."""
+
+    make_session = PipeSession
+
+    def __init__(self, broker: Broker, pipe: bytes, writer: bytes, most_bytes: int) -> None:
+        self.session = self.make_session(target(broker, "zpipes", "pipes"), pipe, writer)
+        self.lost = self.session.lost
+        self._driver = CallerDriver(self.session)
+        self._started = False
+        self._pipe = pipe
+        self._most_bytes = most_bytes
+        self._batches: list[Batch] = []
+        self._batch_rows = 0
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of chunks that the pipe has not taken yet."""
+        return self.session.bytes
 
     def put(self, batches: Sequence[Batch]) -> None:
         """Take batches; they go out with the next step."""
@@ -165,33 +354,34 @@ class Publisher:
         self._converse(patience)
 
     def _converse(self, patience: float) -> None:
-        end = time.monotonic() + patience
-        while self._asked is not None or self._ask(end):
-            link = self._connected()
-            answer = link.receive(_left(end))
-            if answer is None:
-                if link.broken:
-                    self._disconnect()
-                elif self._asked is not None and time.monotonic() - self._asked > SILENCE:
-                    self._tell("the pipe does not answer; it is asked again", pipe=printable(self._pipe))
-                    self._disconnect()
+        session, driver = self.session, self._driver
+        if self._started:
+            driver.turn()  # what has happened since the last step comes first
+        elif not session.idle:
+            try:
+                driver.start()
+            except Scale0Error as error:
+                session.tell("the pipe cannot be reached", error=error.problem.why)
                 return
-            if not self._answered(answer):
-                return
+            self._started = True
+        session.resume(driver.now())
+        if not session.idle:
+            driver.run(self._until_idle(patience))
+
+    def _until_idle(self, patience: float) -> Flow[None]:
+        yield self._driver.until(lambda: self.session.idle, patience)
 
     def give_up(self) -> None:
         """Count what still waits as lost: nobody will send it."""
         self._close_chunk()
-        self.lost[PIPE] += sum(chunk.rows for chunk in self._chunks)
-        self._chunks.clear()
-        self._bytes = self._in_flight = 0
+        self.session.give_up()
 
     def close(self, patience: float = 0.0) -> None:
-        """Close the socket; before that the pipe, if there is time for it."""
-        if patience and self._link is not None:
-            self._leaving, self._known, self._asked = True, False, None  # what else was asked is not waited for
+        """Close the connection; before that the pipe, if there is time for it."""
+        if patience and self._started:
+            self.session.leave()
             self.step(patience)
-        self._disconnect()
+        self._driver.close()
 
     def _close_chunk(self) -> None:
         if not self._batches:
@@ -200,143 +390,23 @@ class Publisher:
         rows, self._batch_rows = self._batch_rows, 0
         if not self._has_room(rows):
             return
-        chunks, too_large = cut(batches, most_bytes=min(CHUNK_BYTES, self._largest))
-        self._count_too_large(too_large)
+        chunks, too_large = cut(batches, most_bytes=min(CHUNK_BYTES, self.session.largest))
+        self.session.count_too_large(too_large)
         for chunk in chunks:
             if self._has_room(chunk.rows):
-                self._chunks.append(chunk)
-                self._bytes += len(chunk.data)
-
-    def _count_too_large(self, rows: int) -> None:
-        if rows:
-            self.lost[LARGE] += rows
-            LOG.warning("events are too large for a pipe", events=rows, most_bytes=min(CHUNK_BYTES, self._largest))
+                self.session.add(chunk)
 
     def _has_room(self, rows: int) -> bool:
-        """Tell whether more may wait; if not, count these rows as lost."""
-        if self._bytes >= self._most_bytes and not self._stuck:
+        """Return whether more may wait; if not, count these rows as lost."""
+        session = self.session
+        if session.bytes >= self._most_bytes and not session.stuck:
             self._converse(ROOM)  # a burst may be more than what may wait, and the pipe quick
-            self._stuck = self._bytes >= self._most_bytes
-        if self._bytes < self._most_bytes:
+            session.stuck = session.bytes >= self._most_bytes
+        if session.bytes < self._most_bytes:
             return True
-        self.lost[PIPE] += rows
-        self._tell("the pipe takes no events; they are dropped", pipe=printable(self._pipe))
+        session.lost[PIPE] += rows
+        session.tell("the pipe takes no events; they are dropped", pipe=printable(self._pipe))
         return False
-
-    def _ask(self, end: float) -> bool:
-        """Send the next request, if there is one to send and somebody to send it to."""
-        request, count = self._next_request()
-        if not request:
-            return False
-        try:
-            link = self._connected()
-        except Scale0Error as error:
-            self._tell("the pipe cannot be reached", error=error.problem.why)
-            return False
-        # what waits, waits here and is counted: a socket that is not connected yet would take it as well
-        while not link.wait_until_connected(_left(end)):
-            if not link.broken or not (left := _left(end)):
-                return False
-            self._disconnect()
-            time.sleep(min(RECONNECT, left))
-            link = self._connected()
-        link.send(tuple(request))
-        self._asked, self._verb, self._in_flight = time.monotonic(), request[0], count
-        return True
-
-    def _next_request(self) -> tuple[list[bytes], int]:
-        """Give what is to be asked next, and how many chunks are in it; nothing when all is done."""
-        if not (self._linked if self._leaving else self._chunks):
-            return [], 0
-        if not self._linked:
-            return [b"OPEN", self._pipe], 0
-        if not self._known:
-            return [b"INFO", self._pipe], 0
-        if self._leaving:
-            return [b"CLOSE", self._pipe], 0
-        while self._chunks and len(self._chunks[0].data) > self._largest:  # made before the limit was known
-            self._count_too_large(self._chunks[0].rows)
-            self._drop(1)
-        return self._put() if self._chunks else ([], 0)
-
-    def _put(self) -> tuple[list[bytes], int]:
-        batch: list[bytes] = []
-        size = count = 0
-        for chunk in self._chunks:
-            size += 4 + len(chunk.data)
-            if count and size > self._largest:
-                break
-            batch += [len(chunk.data).to_bytes(4, "big"), chunk.data]
-            count += 1
-        return [b"PUT", self._pipe, self._writer, b"%d" % self._first, b"".join(batch), b"%d" % WAIT_MS], count
-
-    def _answered(self, answer: Sequence[bytes]) -> bool:
-        """Look at an answer; tell whether it makes sense to go on at once."""
-        verb, count = self._verb, self._in_flight
-        if answer[0] not in (b"ERROR", _ANSWERS.get(verb)):
-            return True
-        self._asked, self._in_flight = None, 0
-        if answer[0] == b"ERROR":
-            return self._refused(verb, bytes(answer[1]) if len(answer) > 1 else b"", count)
-        if verb == b"OPEN":
-            self._linked, self._known, self._made = True, False, None
-        elif verb == b"INFO":
-            self._look(_row_in(answer))
-        elif verb == b"CLOSE":
-            self._linked = False
-        else:
-            self._drop(count)
-            self._told = self._stuck = False
-        return True
-
-    def _look(self, row: Row) -> None:
-        """See whether the pipe is the one that was opened, and how large a chunk may be."""
-        made = row.made
-        self._largest = min(PUT_BYTES, row.largest)
-        self._known = self._made in (None, made)
-        self._linked = self._known
-        self._made = made
-
-    def _refused(self, verb: bytes, code: bytes, count: int) -> bool:
-        if code == b"404" and verb != b"OPEN":
-            self._linked = False
-            return True
-        self._tell("the pipe refuses events", pipe=printable(self._pipe), code=printable(code))
-        if code == b"409":  # it knows another writer of this name; under a new one any number may come first
-            self._renewed += 1
-            self._writer = self._writer[:56] + b"-%d" % self._renewed
-        elif code not in _AGAIN:
-            self.lost[PIPE] += sum(self._chunks[place].rows for place in range(count))
-            self._drop(count)
-        return False
-
-    def _drop(self, count: int) -> None:
-        for _ in range(count):
-            self._bytes -= len(self._chunks.popleft().data)
-        self._first += count
-
-    def _connected(self) -> Link:
-        if self._link is None:
-            self._link = Link(resolve(self._target, self._attempts)[0])
-        return self._link
-
-    def _disconnect(self) -> None:
-        if self._link is not None:
-            self._attempts = 0 if self._link.up else self._attempts + 1
-            self._link.drop()
-            self._link = None
-        self._linked = self._linked and self._made is not None  # rather a link too many than another's
-        self._known, self._asked, self._in_flight = False, None, 0
-
-    def _tell(self, text: str, **about: str) -> None:
-        if not self._told:
-            self._told = True
-            LOG.warning(text, broker=self._target, **about)
-
-
-def _left(end: float) -> float:
-    """Return the seconds until then."""
-    return max(0.0, end - time.monotonic())
 
 
 class Row(NamedTuple):

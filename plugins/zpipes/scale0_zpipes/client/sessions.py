@@ -29,10 +29,10 @@ class WriterSession(Session):
     """
 
     def __init__(
-        self, name: bytes, address: str, *, writer: bytes, random: Random, patience: float = 30.0,
+        self, name: bytes, target: str, *, writer: bytes, random: Random, patience: float = 30.0,
         batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW, delay: float = 0.05,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.writer = writer
         self._give_up = NEVER
         self.failures: list[PipeError] = []
@@ -40,6 +40,8 @@ class WriterSession(Session):
         self.acknowledged = 0
         self.pending_bytes = 0
         self._batch_bytes, self._batch_chunks, self._most, self._delay = batch_bytes, batch_chunks, window, delay
+        self._limit: float = NEVER
+        """Bytes that a chunk may have."""
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._cut_at = NEVER
@@ -71,15 +73,19 @@ class WriterSession(Session):
         return not self._open and not self._batches
 
     @property
+    def busy(self) -> bool:
+        """Whether something is to be sent, or an answer is to come."""
+        return self.error is None and not self.idle
+
+    @property
     def has_room(self) -> bool:
         """Whether another chunk is taken."""
         return self.pending_bytes < self._most * self._batch_bytes or self.idle
 
     def check(self, chunk: bytes) -> None:
         """Raise a PipeTooLargeError for a chunk that the broker would refuse, as it said when the pipe was opened."""
-        limit = self.info.get("max_chunk")
-        if limit is not None and len(chunk) > limit:
-            raise too_large(self.name, len(chunk), limit)
+        if len(chunk) > self._limit:
+            raise too_large(self.name, len(chunk), int(self._limit))
 
     def write(self, chunk: bytes, now: float) -> None:
         """Take a chunk; look at ``has_room`` first."""
@@ -116,9 +122,8 @@ class WriterSession(Session):
         self._under_way = self.pending_bytes = 0
         return True
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._cut_at, self._pause_until, self._ping_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._cut_at, self._pause_until, self._ping_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""
@@ -160,7 +165,10 @@ class WriterSession(Session):
 
     def _understood(self, command: bytes, frames: Frames) -> None:
         """Send no more at once than the broker takes in one frame; one that was started anew may take less."""
-        limit = self.info.get("max_chunk") if command == b"INFO" else None
+        if command != b"INFO":
+            return
+        limit = self.info.get("max_chunk")
+        self._limit = NEVER if limit is None else limit
         if limit is None:
             return
         self._batch_bytes = min(self._batch_bytes, limit)
@@ -190,9 +198,6 @@ class WriterSession(Session):
         self._batches = batches
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         self._push(now)
 
     def _forget_connection(self) -> None:
@@ -248,7 +253,7 @@ class WriterSession(Session):
         if code == 404:
             self._reopen = True
         elif code in (429, 507):
-            self._pause_until = now + self._rest()
+            self._pause_until = now + self._backoff.next()
             if code == 507:
                 self._disk_since = min(self._disk_since, now)
         elif code == 409 and alone:
@@ -295,11 +300,11 @@ class ReaderSession(Session):
     """The same for this reader's own earlier connection, of which the broker may not know that it broke."""
 
     def __init__(
-        self, name: bytes, address: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
+        self, name: bytes, target: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
         start: bytes = b"first", lease: float | None = None, auto_ack: bool = True, batch_bytes: int = BATCH_BYTES,
         batch_chunks: int = 10_000,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.group, self.auto_ack = group, auto_ack
         self._lease_ms = 0 if lease is None else max(1, round(lease * 1000))
         self._wait_ms = min(WAIT_MS, max(1, self._lease_ms // 3)) if self._lease_ms else WAIT_MS
@@ -461,9 +466,6 @@ class ReaderSession(Session):
         self._begun, self._seek = True, 0
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         if self.group and self._acked:
             self._send_ack(self._acked)
         self._fetch(now)
@@ -560,15 +562,14 @@ class ReaderSession(Session):
             self._fetching = False
             self._due = NEVER
             self._busy_since = min(self._busy_since, now)
-            self._fetch_at = now + self._rest()
+            self._fetch_at = now + self._backoff.next()
         elif code in (400, 501):
             self.end(refused(self.name, code, reason, Stage.ANSWER), now)
         else:
             self._drop(now)  # whether it was about an ACK or a FETCH is not said; a new connection has neither
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._fetch_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._fetch_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""

@@ -131,7 +131,10 @@ class BrokerSession(BaseSession):
 
 
 class MusicSession(BaseSession):
-    """A client's server, and what was asked of it."""
+    """A client's server, and what was asked of it.
+
+    Large, since one connection serves the questions of all callers while the server changes under them.
+    """
 
     def __init__(
         self, ident: str, broker: str, *, ask_broker: Callable[[Frames], None], new_tag: Callable[[], bytes],

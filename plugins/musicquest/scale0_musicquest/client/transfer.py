@@ -86,6 +86,8 @@ class Transfer(BaseSession):
 
     :param put: gets each ``Chunk``, the ``Progress`` if ``shows``, and in the end None or an error.
     :param stopped: whether the caller wants it to end.
+
+    Large, since a download is one state machine: its holders, what each was asked for, and what is there.
     """
 
     def __init__(

@@ -122,6 +122,8 @@ class PipeSession:
     """Puts chunks into one pipe, one request at a time, on any connection that comes. Without I/O.
 
     What waits, waits here and is counted: nothing is sent unless there is a connection.
+
+    Large, since it is writer, queue and counts in one: nothing is lost between them without being counted.
     """
 
     limits = Limits(linger_ms=0)

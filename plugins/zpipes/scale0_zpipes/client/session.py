@@ -32,7 +32,10 @@ NEVER = float("inf")
 
 
 class Session(ABC):
-    """What writers and readers have in common: opening the pipe on each connection, and what becomes of calls."""
+    """What writers and readers have in common: opening the pipe on each connection, and what becomes of calls.
+
+    Large, since it has a method for each thing that an engine tells, and one for each that writers and readers do.
+    """
 
     limits = Limits(max_message=-1, send_queue=0, receive_queue=0, batch=100, zero_copy=True)
     """How large a chunk may be is the broker's to say; a session has a bound of its own for what is under way."""

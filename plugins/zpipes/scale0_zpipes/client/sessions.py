@@ -26,6 +26,8 @@ class WriterSession(Session):
     Every chunk has a number, by which the broker knows what it has already. The answers to PUTs do not tell which one
     they belong to, and a refusal may overtake others; so after one nothing is sent until all answers have come, and
     then one batch at a time.
+
+    Large, since what waits, what was sent and what is refused are one state: no chunk may be in two of them, or none.
     """
 
     def __init__(
@@ -291,6 +293,9 @@ class ReaderSession(Session):
     A chunk is consumed when the next one is asked for. Acknowledged is at the end of each batch that was fetched, and
     at least every ``ACK_EVERY`` seconds. What was not acknowledged comes again after a broken connection; on a durable
     pipe, whose numbers stay, it is left out here.
+
+    Large, since fetching ahead, the chunk in hand and what is to be acknowledged move together, over broken
+    connections too.
     """
 
     ACK_EVERY = 1.0

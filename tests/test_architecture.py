@@ -316,6 +316,8 @@ def test_the_halves_of_a_plugin_know_nothing_of_each_other(plugin: Path):
     service = {f"{own}.service"}
     assert breaches(part(plugin, "service"), around | client) == []
     assert breaches(part(plugin, "client"), around | service) == []
+    programs = [path for name in PROGRAMS.get(plugin.name, ()) for path in part(plugin, name)]
+    assert breaches(programs, service) == []
     shared = [path for name in SHARED.get(plugin.name, ()) for path in part(plugin, name)]
     assert breaches(shared, around | client | service) == []
 

@@ -314,7 +314,7 @@ def test_a_publisher_has_one_link_however_often_it_connects(scale0_broker):
     for _ in range(3):
         publish()
         assert told_of(address)["links"] == 1
-        publisher._disconnect()
+        publisher.session.reconnect()
     publish()
     publisher.close(60)
     assert told_of(address)["links"] == 0

@@ -178,8 +178,12 @@ class PipeSession:
         """Ask again on a new connection, since there is no answer."""
         if self._asked is not None and now - self._asked >= SILENCE:
             self.tell("the pipe does not answer; it is asked again", pipe=printable(self._pipe))
-            self._forget()
-            self.connection += 1
+            self.reconnect()
+
+    def reconnect(self) -> None:
+        """Have a new connection, and ask again on it."""
+        self._forget()
+        self.connection += 1
 
     def stop(self, now: float, error: BaseException | None = None) -> None:
         """End; a pipe that is to be closed is left before."""

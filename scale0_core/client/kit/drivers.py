@@ -520,21 +520,21 @@ class CallerDriver(BlockingDriver[S]):
 
     def _until(self, predicate: Callable[[], bool], seconds: float | None, every: float) -> bool:
         end = math.inf if seconds is None else time.monotonic() + seconds
-        engine, out = self.engine, self.session.out
+        engine = self.engine
         more = late = False
         with self.lock:
             while True:
-                if out and not self.closed:
+                if engine.behind and not self.closed:
                     engine.apply()  # first: what is to be sent does not wait until we have looked for answers
                 if predicate():
-                    if out and not self.closed:
+                    if engine.behind and not self.closed:
                         engine.apply()
                     return True
                 if late or self.closed:
                     return False
                 left = end - time.monotonic()
                 late = left <= 0  # one more look, for what has come by now
-                if not out and not more:
+                if not more and not engine.behind:
                     timeout = self._timeout()
                     wait(self._polled(), max(0.0, min(left, every, every if timeout is None else timeout)))
                 more = self.turn()

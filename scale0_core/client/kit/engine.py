@@ -131,6 +131,11 @@ class Engine:
             for call in waiting:
                 call()
 
+    @property
+    def behind(self) -> bool:
+        """Whether the session wants something that ``apply`` has not carried out."""
+        return bool(self.session.out) or self.session.connection != self._connection
+
     def when_clear(self, call: Callable[[], None]) -> None:
         """Call back when nothing waits to be sent; for those who make much."""
         self._clear.append(call)

@@ -217,7 +217,7 @@ class LoopDriver(Driver[S]):
 
     def _look(self, predicate: Callable[[], bool]) -> bool:
         holds = predicate()
-        if self.session.out:
+        if self.engine.behind:
             self.kick()
         return holds
 

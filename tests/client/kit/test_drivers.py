@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.client.kit.drivers import CallerDriver, ThreadDriver
+from scale0_core.client.kit.drivers import SLICE, CallerDriver, ThreadDriver
 from scale0_core.client.kit.errors import (
     CallError,
     CallTimedOutError,
@@ -271,6 +271,35 @@ def test_what_is_to_be_sent_is_sent_before_anybody_looks_for_answers(echo: Echo,
     assert driver.until(lambda: session.answers == [b"a", b"b"], PATIENCE)()
     assert not any(session.unsent)
     driver.close()
+
+
+@pytest.mark.parametrize("kind", ["caller", "loop"])
+def test_a_new_connection_is_made_before_anybody_waits(echo: Echo, address: str, kind: str):
+    def again(driver) -> Flow[float]:
+        yield from linked(driver)
+        session = driver.session
+        session.linked, began = False, time.monotonic()
+        session.connection += 1
+        yield from linked(driver)
+        return time.monotonic() - began
+
+    session = Asking(address)
+    if kind == "caller":
+        driver = CallerDriver(session)
+        driver.start()
+        waits = [driver.run(again(driver)) for _ in range(5)]
+        driver.close()
+    else:
+
+        async def main() -> list[float]:
+            driver = LoopDriver(session)
+            driver.start()
+            found = [await driver.run(again(driver)) for _ in range(5)]
+            await driver.closing()
+            return found
+
+        waits = asyncio.run(main())
+    assert min(waits) < SLICE / 2
 
 
 @pytest.mark.parametrize("kind", ["caller", "loop"])

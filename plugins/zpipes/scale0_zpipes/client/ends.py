@@ -331,7 +331,6 @@ class Reading(End):
         if not self._session.group:
             raise ValueError("only a reader with a group can go to another number")
         self._session.seek(number, self._driver.now())
-        self._driver.kick()
         yield from self._wait(lambda: self._session.ready, timeout)
 
     def _info(self, timeout: float | None) -> Flow[dict[str, Any]]:

@@ -18,8 +18,6 @@ from scale0_telemetry.observer.publisher import PipeSession, Publisher
 
 pytestmark = pytest.mark.real
 
-pytestmark = pytest.mark.real
-
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
 

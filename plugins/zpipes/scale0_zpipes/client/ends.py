@@ -401,7 +401,11 @@ class Writing(End):
         session = self._session
         session.check(data)
         if not self._batch:
-            return self._write_through(data, timeout)
+            # sent before there is a flow, which is made while the chunk is on its way
+            alone = session.idle and not self._turns
+            if alone:
+                self._send(data, timeout)
+            return self._write_through(None if alone else data, timeout)
         if session.failures or not session.has_room:
             return self._write_when_there_is_room(data, timeout)
         session.write(data, self._driver.now())
@@ -415,21 +419,24 @@ class Writing(End):
         session.write(data, self._driver.now())
         self._driver.kick()
 
-    def _write_through(self, data: bytes, timeout: float | None) -> Flow[None]:
-        """Write a chunk and wait until it is acknowledged; several of them one after the other."""
-        session, now, turn = self._session, self._driver.now, object()
-        turns = self._turns
+    def _send(self, data: bytes, timeout: float | None) -> None:
+        session, now = self._session, self._driver.now()
+        # so the broker says for certain that there is no room before our time is over
+        session.give_up_at(NEVER if timeout is None else now + timeout * 0.9, now)
+        self._driver.post(lambda: session.write(data, now))
+
+    def _write_through(self, data: bytes | None, timeout: float | None) -> Flow[None]:
+        """Write a chunk, unless it was sent, and wait until it is acknowledged; several of them one after the other."""
+        session, turns, turn = self._session, self._turns, object()
         turns.append(turn)
         try:
             if turns[0] is not turn:
                 yield from self._wait(lambda: turns[0] is turn)
-            if not session.idle:  # an earlier one, of which it was not known whether it was written
-                session.give_up_at(NEVER, now())
-                yield from self._wait(lambda: session.idle, timeout)
-            moment = now()
-            # so the broker says for certain that there is no room before our time is over
-            session.give_up_at(NEVER if timeout is None else moment + timeout * 0.9, moment)
-            session.write(data, moment)
+            if data is not None:
+                if not session.idle:  # an earlier one, of which it was not known whether it was written
+                    session.give_up_at(NEVER, self._driver.now())
+                    yield from self._wait(lambda: session.idle, timeout)
+                self._send(data, timeout)
             yield from self._wait(lambda: session.idle, timeout)
         except PipeTimeoutError as error:
             if timeout is not None and session.withdraw():

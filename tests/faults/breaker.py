@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
-from typing import Any
+from typing import IO, Any
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 PARTNERS = {b"DEALER": b"ROUTER", b"REQ": b"ROUTER", b"SUB": b"PUB", b"ROUTER": b"DEALER"}
@@ -61,21 +62,18 @@ class Breaker:
                 return
             with peer:
                 peer.settimeout(5.0)
-                try:
-                    self._talk(peer)
-                except (OSError, KeyError):
-                    continue
-                self.broken += 1
+                # one that leaves before its turn does not count
+                with contextlib.suppress(OSError, LookupError), peer.makefile("rb") as reader:
+                    self._talk(peer, reader)
+                    self.broken += 1
 
-    def _talk(self, peer: socket.socket) -> None:
+    def _talk(self, peer: socket.socket, reader: IO[bytes]) -> None:
         peer.sendall(GREETING)
-        reader = peer.makefile("rb")
-        assert len(reader.read(64)) == 64
-        flag, size = reader.read(2)
-        assert flag == 4, "it says READY"
+        reader.read(64)
+        _, size = (*reader.read(2), 0, 0)[:2]
         said = reader.read(size)
-        at = said.index(b"Socket-Type") + 15
-        kind = said[at : at + said[at - 1]]
+        _, _, named = said.partition(b"Socket-Type\0\0\0")
+        kind = named[1 : 1 + named[0]]
         peer.sendall(ready(PARTNERS[kind]) + self._burst)
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(65536):  # what it sends until it notices; unread, it would be answered with a reset

@@ -112,7 +112,7 @@ class Pipes:
     def _send(self, frames: tuple[Any, ...]) -> None:
         self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
         if self._link is None:
-            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0, zero_copy=True)
+            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, batch=1, linger_ms=0, zero_copy=True, views=True)
             try:
                 self._link = Link(resolve(self._broker, self._attempts)[0], limits)
             except Scale0Error as error:
@@ -164,14 +164,14 @@ class Pipes:
         while (link := self._link) is not None:
             link.look_for_breaks()  # it connects again by itself; what is not looked at would wake us for ever
             link.flush()
-            answer = link.views()
-            if answer is None:
+            found = link.messages()
+            if not found:
                 left = end - time.monotonic()
                 if left <= 0:
                     break
                 wait(link.polled, left)
-            elif len(answer) > 1 or bytes(answer[0][:6]) != b"PROBE":
-                return answer
+            elif len(found[0]) > 1 or bytes(found[0][0][:6]) != b"PROBE":
+                return list(found[0])
         return None
 
     def _checked(self, answer: Answer, code: int | None) -> Answer:

@@ -404,8 +404,8 @@ page of the [service](service.md#sends-that-fail).
 """
 
 PROTOCOL_INTRODUCTION = """\
-HTTP's numbers, with the meaning they have in the Scale0 protocol. Version 0.1 has the table only: the protocol between
-clients, workers and brokers is planned. The echo service uses 400, 429, 500 and 501 in answers of its own.
+HTTP's numbers, with the meaning they have in the [Scale0 protocol](protocol.md). Services use them in answers of
+their own, and errors of clients have them as `code`: 408 is a call whose time is over there, and 410 a cancelled one.
 """
 
 

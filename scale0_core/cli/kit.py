@@ -19,6 +19,7 @@ Import zmq and other large modules inside the functions that need them.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddressError",
+    "AnswerError",
     "Exit",
     "NegativeError",
     "NotReachedError",
     "Problem",
     "Scale0Error",
+    "Seconds",
     "TimedOutError",
     "UsageError",
     "address_at",
@@ -71,6 +74,7 @@ __all__ = [
     "problem_text",
     "say",
     "set_option",
+    "understanding",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -138,14 +142,14 @@ def broker_option(*older: str, envvar: str | None = None, text: str = WHICH_BROK
     )  # fmt: skip
 
 
-def _checked(broker: str | None) -> str | None:
+def _checked(broker: str | None, where: str = "") -> str | None:
     """Return what was given if it is the name or the address of a broker."""
     from scale0_core.client.kit.route import target
 
     try:
         return broker if broker is None or target(broker, "", "") else None
     except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(f"{where}{error}") from None
 
 
 def chosen_broker(given: str | None, otherwise: str = "") -> str:
@@ -155,7 +159,7 @@ def chosen_broker(given: str | None, otherwise: str = "") -> str:
     """
     from scale0_core.config.running import running_brokers
 
-    chosen = given or _checked(os.environ.get("SCALE0_BROKER") or None) or _name_in_file()
+    chosen = given or _checked(os.environ.get("SCALE0_BROKER") or None, "$SCALE0_BROKER: ") or _name_in_file()
     if chosen:
         return chosen
     records, problems = running_brokers(os.environ)
@@ -178,7 +182,7 @@ def _name_in_file() -> str:
     file = Path(DEFAULT_FILE)
     broker = read_tree(file)[0].get("broker") if file.exists() else None
     name = broker.get("name") if isinstance(broker, dict) else None
-    return name if isinstance(name, str) else ""
+    return _checked(name, f"name in {file}: ") or "" if isinstance(name, str) else ""
 
 
 def address_at(broker: str | None, service: str, socket: str) -> str:
@@ -324,6 +328,40 @@ def ask(
             carried = "the request may still be carried out"
             raise TimedOutError(f"{address} does not answer", why, carried, "try a longer --timeout")
         return socket.recv_multipart()
+
+
+class AnswerError(Scale0Error):
+    """What a broker answered cannot be understood."""
+
+    exit_code = Exit.DATA
+
+
+@contextmanager
+def understanding(address: str) -> Iterator[None]:
+    """Raise an AnswerError where an answer from an address makes no sense, as of a service of another kind."""
+    from scale0_core.protocol.messages import MalformedError
+
+    try:
+        yield
+    except (MalformedError, ValueError, LookupError, TypeError) as error:
+        remedy = "perhaps another service is at this address: scale0 ps -o json lists those of each broker"
+        raise AnswerError(
+            f"the answer from {address} makes no sense", str(error), "nothing is shown", remedy
+        ) from error
+
+
+class Seconds(click.FloatRange):
+    """The type of options for times: so many seconds, at least and at most; by default at most a day."""
+
+    def __init__(self, least: float = 0.001, most: float | None = 86_400) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 _SPAN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)

@@ -18,7 +18,7 @@ PASSWORD = "SCALE0_PASSWORD"  # noqa: S105  the name of a variable
 def broker_options(command: kit.Command) -> kit.Command:
     """Give a command the options that say which broker is asked, and by whom."""
     for option in (
-        click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds."),
+        click.option("--timeout", default=5.0, show_default=True, type=kit.Seconds(0.1), help="Seconds."),
         click.option("--user", metavar="NAME", help=f"Who asks; the password is taken from ${PASSWORD} or asked for."),
         kit.broker_option("-n", "--name", "--address"),
     ):
@@ -28,6 +28,7 @@ def broker_options(command: kit.Command) -> kit.Command:
 
 def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any) -> Any:
     """Send a management request and give what it answers."""
+    from scale0_core.logs import printable
     from scale0_core.parts import records
     from scale0_core.protocol import messages as wire
 
@@ -42,10 +43,13 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     except kit.TimedOutError as error:
         silent = "a disabled broker ignores all but: scale0 enable; and scale0 status of its owner on its own machine"
         raise kit.TimedOutError(error.problem.what, error.problem.why, error.problem.consequence, silent) from error
-    reply = wire.read_message(tuple(answer), routed=False)
-    code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
-    if code == 200:
-        return records.from_json(reply.body[0]) if reply.body else None
+    with kit.understanding(address):
+        reply = wire.read_message(tuple(answer), routed=False)
+        code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
+        if code == 200:
+            return records.from_json(reply.body[0]) if reply.body else None
+        if not isinstance(code, int):
+            raise ValueError(f"there is no code in {printable(reply.command)}")
     if code in (401, 403):
         fix = f"--user NAME, with the password in ${PASSWORD}; network.users says who may do what"
         raise NotAllowedError(f"{address} refuses {command}", f"{code}: {reason}", "nothing was done", fix)

@@ -12,10 +12,19 @@ import click
 from scale0_core.cli import kit
 
 
+def _name(context: click.Context, argument: click.Parameter, service: str) -> str:
+    """Check the name of a service."""
+    from scale0_core.protocol.options import LONGEST_SERVICE
+
+    if not 0 < len(service.encode(errors="surrogateescape")) <= LONGEST_SERVICE:
+        raise click.BadParameter(f"the name of a service has 1 to {LONGEST_SERVICE} bytes")
+    return service
+
+
 @click.command()
-@click.argument("service")
+@click.argument("service", callback=_name)
 @click.argument("payload", nargs=-1)
-@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.001, 86_400), help="Seconds.")
+@click.option("--timeout", default=30.0, show_default=True, type=kit.Seconds(), help="Seconds.")
 @click.option("--retry", is_flag=True, help="The service may be called twice: try again when a worker dies.")
 @kit.broker_option()
 @kit.output_option
@@ -45,12 +54,12 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("service")
+@click.argument("service", callback=_name)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="Tasks at once.")
 @click.option("--identity", metavar="NAME", help="Who this is, unique among workers.")
 @click.option("--version", "version", default="", help="The version of what it serves.")
-@click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds after which a run of COMMAND is ended.")
+@click.option("--timeout", type=kit.Seconds(), help="Seconds after which a run of COMMAND is ended.")
 @click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
 @kit.broker_option()
 def serve(

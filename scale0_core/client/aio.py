@@ -6,6 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 
+from scale0_core.client import (
+    BrokerLostError,
+    CallError,
+    CallTimedOutError,
+    ClientError,
+    ClosedError,
+    NoBrokerError,
+    NoServiceError,
+    RemoteError,
+    Stage,
+    TooLargeError,
+    TooManyError,
+    UnavailableError,
+    WorkerError,
+    cancelled,
+    time_left,
+)
 from scale0_core.client.frontend import ClientSession
 from scale0_core.client.kit.calls import WINDOW, Reply, Window
 from scale0_core.client.kit.flows import AsyncStream, arun
@@ -15,7 +32,27 @@ from scale0_core.client.kit.serving import Serving
 from scale0_core.client.session import WorkerSession
 from scale0_core.client.setup import BaseClient, BaseWorker
 
-__all__ = ["AsyncStream", "Client", "Worker"]
+__all__ = [
+    "AsyncStream",
+    "BrokerLostError",
+    "CallError",
+    "CallTimedOutError",
+    "Client",
+    "ClientError",
+    "ClosedError",
+    "NoBrokerError",
+    "NoServiceError",
+    "RemoteError",
+    "Reply",
+    "Stage",
+    "TooLargeError",
+    "TooManyError",
+    "UnavailableError",
+    "Worker",
+    "WorkerError",
+    "cancelled",
+    "time_left",
+]
 
 Progress = Callable[[int, int | None], None]
 

@@ -18,6 +18,7 @@ import attrs
 
 from scale0_core.config.folders import default_runtime_dir
 from scale0_core.config.structure import structure
+from scale0_core.logs import printable
 from scale0_core.parts.files import new_file
 from scale0_core.parts.records import from_json
 
@@ -78,10 +79,11 @@ class RecordFile:
 
 
 def record_folder(name: str, runtime_dir: str, environment: Mapping[str, str]) -> Path:
-    """Return where a broker keeps its record: its runtime folder if that is in a place, or a folder in the user's."""
+    """Return where a broker keeps its record: its runtime folder, if a place has it by its name, or the user's."""
     own, services = _places(environment)
     folder = Path(runtime_dir)
-    return folder if folder.parent.resolve() == services.resolve() else own / name
+    in_services = folder.parent.resolve() == services.resolve() and folder.name == name
+    return folder if in_services else own / name
 
 
 def running_brokers(environment: Mapping[str, str]) -> tuple[list[BrokerRecord], list[str]]:
@@ -106,8 +108,12 @@ def running_brokers(environment: Mapping[str, str]) -> tuple[list[BrokerRecord],
             except (OSError, ValueError) as error:
                 problems.append(f"{folder / FILE}: {_reason(error)}")
             else:
-                if record is not None:
+                if record is None:
+                    continue
+                if record.name == folder.name:
                     records.setdefault(record.name, record)
+                else:  # whoever has one folder could take over the name of any broker
+                    problems.append(f"{folder / FILE}: it is of a broker {printable(record.name)}")
     return [records[name] for name in sorted(records)], problems
 
 

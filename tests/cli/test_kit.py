@@ -215,3 +215,26 @@ def test_what_python_writes_is_read(when):
 def test_any_text_is_a_time_or_refused(text):
     with contextlib.suppress(click.BadParameter):
         assert kit.moment(text, NOW).utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [("nan", 2), ("inf", 2), ("0", 2), ("86401", 2), ("0.001", 0), ("86400", 0)]
+)
+def test_a_time_is_a_number_within_its_bounds(given: str, code: int):
+    @click.command()
+    @click.option("--timeout", type=kit.Seconds())
+    def command(timeout: float) -> None:
+        click.echo(timeout)
+
+    done = run(command, "--timeout", given)
+    assert (done.exit_code, bool(re.search(r"range|number", done.stderr))) == (code, code != 0)
+
+
+def test_a_name_that_is_none_is_wrong_usage_wherever_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broker.toml").write_text('[broker]\nname = "we ird"\n', encoding="utf-8")
+    with pytest.raises(click.BadParameter, match=r"name in broker.toml: .*'we ird'"):
+        kit.chosen_broker(None)
+    monkeypatch.setenv("SCALE0_BROKER", "al so")
+    with pytest.raises(click.BadParameter, match=r"\$SCALE0_BROKER: .*'al so'"):
+        kit.chosen_broker(None)

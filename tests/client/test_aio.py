@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scale0_core.client import CallTimedOutError, ClosedError, RemoteError
+from scale0_core import client
+from scale0_core.client import CallTimedOutError, ClosedError, RemoteError, aio
 from scale0_core.client.aio import Client, Worker
 
 
@@ -177,3 +178,9 @@ def test_a_client_that_was_never_closed_does_not_hang_when_it_is_collected(addre
     program = [sys.executable, "-W", "ignore", "-c", FORGETFUL, "scale0_core.client.aio", address]
     done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [*["NoServiceError"] * 10, "collected"], done.stderr
+
+
+def test_the_module_for_asyncio_has_the_same_names():
+    assert {*client.__all__} - {"Stream"} <= {*aio.__all__}
+    for name in aio.__all__:
+        assert name in ("AsyncStream", "Client", "Worker") or getattr(aio, name) is getattr(client, name)

@@ -109,8 +109,17 @@ def test_what_is_no_record_does_not_stop_anybody(environment: dict[str, str], fo
     assert all(str(folder.with_name("b")) in problem for problem in problems)
 
 
-def test_a_record_is_kept_in_the_runtime_folder_if_that_is_in_a_place(environment: dict[str, str], tmp_path: Path):
-    user = tmp_path / "user" / "scale0"
-    assert record_folder("a", str(tmp_path / "services" / "x"), environment) == tmp_path / "services" / "x"
-    assert record_folder("a", str(tmp_path / "elsewhere"), environment) == user / "a"
-    assert record_folder("a", str(user / "a"), environment) == user / "a"
+def test_who_has_one_folder_of_services_cannot_speak_for_another_broker(environment: dict[str, str], tmp_path: Path):
+    services = tmp_path / "services"
+    liar, service = RecordFile(services / "a"), RecordFile(services / "b")
+    service.write(attrs.evolve(RECORD, name="b", pid=7))
+    liar.write(attrs.evolve(RECORD, name="b", pid=8))
+    records, problems = running_brokers(environment)
+    assert [record.pid for record in records] == [7]
+    assert problems == [f"{services / 'a' / FILE}: it is of a broker b"]
+
+
+def test_a_broker_keeps_its_record_in_a_folder_of_its_name(environment: dict[str, str], folder: Path, tmp_path: Path):
+    assert record_folder("a", str(tmp_path / "services" / "a"), environment) == tmp_path / "services" / "a"
+    for elsewhere in (tmp_path / "services" / "b", tmp_path / "anywhere"):
+        assert record_folder("a", str(elsewhere), environment) == folder

@@ -22,9 +22,7 @@ ADVICE = {
     "utilisation": "utilisation", "share": "share", "reason": "reason",
 }  # fmt: skip
 _broker = kit.broker_option("--name", "--address")
-_timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds."
-)
+_timeout = click.option("--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(0), help="Seconds.")
 
 
 @click.group()
@@ -212,7 +210,8 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
         raise kit.NegativeError(
             "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
         )
-    return records.object_from(answer[1])
+    with kit.understanding(place):
+        return records.object_from(answer[1])
 
 
 def _published_at(place: str, timeout: float) -> str:

@@ -54,3 +54,13 @@ def test_says_when_nobody_answers():
 @pytest.mark.parametrize("wrong", [("--digest", "--later", "1", "x"), (), ("--broker", "no/where", "x")])
 def test_refuses_wrong_usage(wrong):
     assert scale0("echo", *wrong).returncode == 64
+
+
+def test_an_answer_of_another_service_is_no_success(scale0_broker):
+    broker = scale0_broker(["echo"])
+    asked = scale0("echo", "--broker", broker.address("scale0", "frontend"), "hello")
+    assert (asked.returncode, asked.stdout) == (65, "")
+    assert "makes no sense" in asked.stderr
+    status = scale0("status", "--broker", broker.address("echo", "requests"))
+    assert (status.returncode, "makes no sense" in status.stderr) == (65, True), status.stderr
+    assert "scale0 ps" in status.stderr

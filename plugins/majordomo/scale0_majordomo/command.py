@@ -34,9 +34,9 @@ WORKER_COLUMNS = {
 
 _broker = kit.broker_option("--address")
 _short_timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0.001), help="Seconds in all."
+    "--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(), help="Seconds in all."
 )
-_seconds = click.FloatRange(min=0.001)
+_seconds = kit.Seconds()
 
 
 @click.group()

@@ -40,7 +40,7 @@ SERVER_COLUMNS = {
 
 _broker = kit.broker_option(envvar="SCALE0_MUSICQUEST_BROKER")
 _timeout = click.option(
-    "--timeout", default=10.0, show_default=True, metavar="S", type=click.FloatRange(min=0.001),
+    "--timeout", default=10.0, show_default=True, metavar="S", type=kit.Seconds(),
     help="Seconds for each question.",
 )  # fmt: skip
 _limit = click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="At most so many.")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale0_musicquest import wire
 from scale0_musicquest.client.errors import MusicTimeoutError, NoBrokerError, NoServerError, RefusedError, Stage
-from scale0_musicquest.client.session import GREETING_PATIENCE, BrokerSession, MusicSession, Question
+from scale0_musicquest.client.session import FIRST_REST, GREETING_PATIENCE, BrokerSession, MusicSession, Question
 
 HELLO = {"id": "s", "heartbeat_ms": 2000, "chunk": 250_000}
 
@@ -264,3 +264,22 @@ def test_any_message_is_taken(frames):
     talk.session.receive(tuple(frames), 1.0)
     talk.session.receive((b"", *frames), 1.0)
     assert talk.session.next_deadline() is not None
+
+
+def test_who_asks_after_a_long_absence_of_the_broker_does_not_wait_for_the_pause_to_end():
+    talk = Talk()
+    now = 0.0
+    for _ in range(6):  # until the pauses are long
+        question = talk.ask(now, deadline=now + 0.5)
+        talk.session.on_broker(None, now)
+        talk.session.on_deadline(now + 0.5)
+        assert question.error is not None
+        now += 0.5
+    asked = len(talk.asked)
+    talk.ask(now)
+    assert talk.session.next_deadline() <= now + FIRST_REST
+    talk.session.on_deadline(now + FIRST_REST)
+    assert len(talk.asked) == asked + 1
+    talk.session.on_broker(None, now + FIRST_REST)
+    talk.ask(now + FIRST_REST)  # somebody waits already, in the pauses that grow
+    talk.greeted(now + 2 * FIRST_REST)

@@ -41,7 +41,7 @@ GROUP_COLUMNS = {"name": "name", "next": "next", "chunks": "chunks", "bytes": "b
 
 _broker = kit.broker_option("-n", "--name", "--address")
 _timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
+    "--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(0),
     help="Seconds to reach the broker, and for which it may be away.",
 )  # fmt: skip
 

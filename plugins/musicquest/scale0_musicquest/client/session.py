@@ -156,6 +156,8 @@ class MusicSession(BaseSession):
         self._trouble: MusicError | None = None
         """Why there is no server yet."""
         self._again_at: float | None = None
+        self._soonest = 0.0
+        """When the broker may be asked again, however long the pause is."""
         self._greet_by: float | None = None
         self._heard = self._said = 0.0
 
@@ -211,11 +213,15 @@ class MusicSession(BaseSession):
         if self.ended:
             self._end(question, closed())
             return
+        first = not self._open
         self._open[question] = None
         if self.ready:
             self._send(question, now)
-        elif not self.address and not self._asking and self._again_at is None:
-            self._find(now)
+        elif not self.address and not self._asking:
+            if self._again_at is None:
+                self._find(now)
+            elif first:  # nobody waited meanwhile: whoever does now does not wait for a long pause to end
+                self._rest, self._again_at = self._first_rest, max(now, self._soonest)
 
     def cancel(self, question: Question) -> None:
         """Forget a question that nobody waits for any more."""
@@ -287,8 +293,7 @@ class MusicSession(BaseSession):
         except MusicError as error:
             self._trouble = error
         self._avoid.clear()  # one that was lost is better than none
-        self._again_at = now + self._rest
-        self._rest = min(self._rest * 2, LONGEST_REST)
+        self._pause(now)
         if isinstance(said, MusicError):
             self._give_up(said)
 
@@ -315,8 +320,11 @@ class MusicSession(BaseSession):
         if was_ready and not self._fixed:
             self._find(now)
         else:
-            self._again_at = now + self._rest
-            self._rest = min(self._rest * 2, LONGEST_REST)
+            self._pause(now)
+
+    def _pause(self, now: float) -> None:
+        self._soonest, self._again_at = now + self._first_rest, now + self._rest
+        self._rest = min(self._rest * 2, LONGEST_REST)
 
     # --- what the server says -----------------------------------------------------------------------------------------
 

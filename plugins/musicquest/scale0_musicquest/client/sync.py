@@ -14,7 +14,7 @@ from scale0_musicquest.client.session import MusicSession
 from scale0_musicquest.client.setup import BaseMusicClient, Stop, Watcher
 from scale0_musicquest.songs import Hit, Query, Song
 
-__all__ = ["MusicClient", "SearchResult", "ServerRow", "TopRow"]
+__all__ = ["Hit", "MusicClient", "Query", "SearchResult", "ServerRow", "Song", "TopRow"]
 
 
 class MusicClient(BaseMusicClient):

@@ -20,6 +20,7 @@ PLACEHOLDERS = (
     (r"scale0-echo", "scale0-@dist@"),
     (AUTHOR, "@author@"),
     (re.escape(f'license = "{LICENCE}"'), 'license = "@license@"'),
+    (r'broker_option\("--name", "--address"\)', "broker_option()"),  # what is new has no older spellings
     (r"Echo", "@Name@"),
     (r"(?<!click\.)echo", "@name@"),  # ECHO stays: it is a command of the protocol, not the plugin's name
 )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 import zmq
 
 from scale0_core.client import Client, Worker, aio
@@ -136,7 +137,7 @@ def main() -> None:
             made(socket, *arguments, **options)
             socket.setsockopt(zmq.IMMEDIATE, 1)
 
-        zmq.Socket.__init__ = immediate
+        pytest.MonkeyPatch().setattr(zmq.Socket, "__init__", immediate)
     if kind == "core_aio":
         threading.Thread(target=lambda: asyncio.run(in_a_loop(address, folder)), daemon=True).start()
     else:

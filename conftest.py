@@ -40,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini("scale0_lanes", "put tests into lanes", type="bool", default=False)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Limit all such waits, those of tests to come included."""
-    subprocess.Popen.__exit__ = _exit_soon  # type: ignore[method-assign]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(subprocess.Popen, "__exit__", _exit_soon)
+    config.add_cleanup(patch.undo)

@@ -329,17 +329,39 @@ def test_clients_of_plugins_leave_sockets_to_the_kit():
 
 
 OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.kit.link"}
-OPENING = re.compile(r"[cC]ontext(?:\(\)|\.instance\(\))?\.socket\(")
 DANGEROUS = re.compile(
     r"zmq\.(IMMEDIATE|ROUTER_HANDOVER)|\.(immediate|router_handover)\b|['\"](IMMEDIATE|ROUTER_HANDOVER)['\"]: *\d"
+    r"|(RECONNECT_IVL['\"]?|\breconnect_ivl)\]? *[:,=] *-"
 )
+
+
+def opens_sockets(tree: ast.AST) -> bool:
+    """Return whether code opens a ZeroMQ socket: by a context, or by the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func.value if isinstance(node.func, ast.Subscript) else node.func  # Socket[bytes](...)
+            if ast.unparse(function) == "socket.socket":
+                continue
+            if last_name(function) in ("Socket", "shadow") or (
+                last_name(function) == "socket" and isinstance(function, ast.Attribute)
+            ):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("code", [
+    "context.socket(1)", "zmq.Context.instance().socket(1)", "ctx.socket(1)", "zmq.Socket(ctx, 1)",
+    "zmq.Socket[bytes](ctx, 1)", "zmq.asyncio.Socket(ctx, 1)", "zmq.Socket.shadow(address)",
+])  # fmt: skip
+def test_code_that_opens_sockets_is_found(code: str):
+    assert opens_sockets(ast.parse(code))
+    assert not opens_sockets(ast.parse("link.socket.send(b'x'); socket.socket(socket.AF_UNIX)"))
 
 
 def test_options_of_sockets_are_set_in_one_place_for_brokers_and_one_for_clients():
     # the testing kit plays peers of any kind, hostile ones too
     paths = [path for path in [*CORE_SOURCES, *PLUGIN_SOURCES] if CORE / "testing" not in path.parents]
-    opening = {name_of(path) for path in paths if OPENING.search(path.read_text("utf-8"))}
-    assert opening == OPENS_SOCKETS
+    assert {name_of(path) for path in paths if opens_sockets(TREES[path])} == OPENS_SOCKETS
 
 
 def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere():
@@ -347,13 +369,17 @@ def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere
     assert [
         path.name for path in [*CORE_SOURCES, *PLUGIN_SOURCES, *others] if DANGEROUS.search(path.read_text("utf-8"))
     ] == []
-    for line in ("socket.immediate = True", "{zmq.IMMEDIATE: 0}", 'options={"ROUTER_HANDOVER": 1}'):
+    for line in (
+        "socket.immediate = True", "{zmq.IMMEDIATE: 0}", 'options={"ROUTER_HANDOVER": 1}', "{zmq.RECONNECT_IVL: -1}",
+        '"RECONNECT_IVL": -1', "set(zmq.RECONNECT_IVL, -1)", "socket.reconnect_ivl = -1", "opts[zmq.RECONNECT_IVL]=-1",
+    ):  # fmt: skip
         assert DANGEROUS.search(line)
 
 
 RESERVED = {
     "heapq": "Deadlines", "json.loads": "records", "json.load": "records", "json.JSONDecoder": "records",
-    "os.fsync": "files", "os.fdatasync": "files", "os.replace": "files", "os.rename": "files",
+    "os.fsync": "files", "os.fdatasync": "files", "os.replace": "files", "os.rename": "files", "os.link": "files",
+    "shutil.move": "files", "Path.replace": "files", "Path.rename": "files", "Path.hardlink_to": "files",
 }  # fmt: skip
 """What only scale0_core/parts does, and what of it others use: so it is done once, and means the same everywhere."""
 
@@ -365,12 +391,30 @@ NOT_OF_PARTS = {
 """Exceptions, and why. There should be none."""
 
 
+def method_of_path(node: ast.Call) -> str:
+    """Name the method of a path that a call looks like; replace of a text has two arguments, that of a time names."""
+    if isinstance(node.func, ast.Attribute) and len(node.args) == 1 and ast.unparse(node.func.value) != "os":
+        return f"Path.{node.func.attr}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("a.with_name('b').replace(c)", "Path.replace"), ("a.rename(b)", "Path.rename"), ("a.replace('b', 'c')", ""),
+     ("a.replace(tzinfo=b)", "")],
+)  # fmt: skip
+def test_methods_of_paths_are_told_from_those_of_texts(code: str, name: str):
+    (node,) = (node for node in [ast.parse(code, mode="eval").body] if isinstance(node, ast.Call))
+    assert method_of_path(node) == name
+
+
 def test_what_parts_does_is_done_nowhere_else():
     found = set()
     for path in [*CORE_SOURCES, *PLUGIN_SOURCES]:
         if CORE / "parts" not in path.parents:
             dotted = [ast.unparse(node) for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute)]
-            used = {name for name in RESERVED for other in (*imports(path), *dotted) if is_in(other, {name})}
+            methods = [method_of_path(node) for _, node in calls(path)]
+            used = {name for name in RESERVED for other in (*imports(path), *dotted, *methods) if is_in(other, {name})}
             found |= {f"{name_of(path)} uses {name}" for name in used}
     assert sorted(found - set(NOT_OF_PARTS)) == [], "use scale0_core.parts, in plugins by the api"
     assert sorted(set(NOT_OF_PARTS) - found) == [], "an exception that is no longer needed is taken off the list"
@@ -553,10 +597,24 @@ def test_no_attribute_is_looked_up_by_a_name_that_could_come_from_a_peer():
 
 
 def test_no_method_is_replaced_at_run_time():
-    """Fast paths are declared; the host looks them up."""
+    """Fast paths are declared; the host looks them up. What tests patch for a while is patched by pytest."""
     mark = re.compile(r"type: ignore\[[^]]*method-assign")
-    everything = [*TREES, *sources(ROOT / "tests", ROOT / "bench", ROOT / "examples")]
-    assert [str(path) for path in everything if mark.search(path.read_text("utf-8"))] == []
+    rest = [ROOT / "conftest.py", *sources(ROOT / "tests", ROOT / "bench", ROOT / "examples", ROOT / "docs")]
+    everything = [*ALL_SOURCES, *rest]
+    assert {ROOT / "conftest.py", CORE / "testing" / "lanes.py", Path(__file__)} <= set(everything)
+    assert [name_of(path) for path in everything if mark.search(path.read_text("utf-8"))] == []
+    assert [f"{name_of(path)}:{line}" for path in everything for line in replaced(TREES[path])] == []
+
+
+def replaced(tree: ast.AST) -> list[int]:
+    """Find special methods that are assigned to, which ``Any`` hides from the types."""
+    targets = [target for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets]
+    special = ("__init__", "__new__", "__call__", "__enter__", "__exit__", "__del__")
+    return [target.lineno for target in targets if isinstance(target, ast.Attribute) and target.attr in special]
+
+
+def test_methods_that_are_replaced_are_found():
+    assert replaced(ast.parse("kind.__init__ = other")) == [1]
 
 
 # packages

@@ -27,6 +27,12 @@ LONGEST_FOLDER = 80
 """A unix socket's path has about 107 characters, and a service needs some for its name."""
 
 
+WHICH = (
+    "Name of the broker to look at, or the address of one that runs here. "
+    "[default: without --config $SCALE0_BROKER, else the name in the configuration]"
+)
+
+
 @attrs.frozen
 class Check:
     """One thing that was looked at."""
@@ -39,7 +45,7 @@ class Check:
 
 @click.command()
 @kit.config_option
-@kit.broker_option("-n", "--name", text="Name of the broker to look at; by default as the configuration says.")
+@kit.broker_option("-n", "--name", text=WHICH)
 @kit.output_option
 def doctor(file: str | None, broker: str | None) -> None:
     """Look at this machine, this installation and the configuration; say what is wrong and what to do.
@@ -48,7 +54,8 @@ def doctor(file: str | None, broker: str | None) -> None:
     """
     from scale0_core.cli.survey import survey
 
-    found = survey(file, kit.overrides_of(broker, ()))
+    given = broker or (None if file else kit.broker_of_environment())
+    found = survey(file, kit.overrides_of(given and kit.broker_here(given)[0], ()))
     checks = [check for look in LOOKS for check in look(found)]
     rows = [attrs.asdict(check) for check in checks]
     kit.emit("scale0.doctor/1", rows, show=lambda: _show(checks))

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     import zmq
     from click.shell_completion import CompletionItem
 
+    from scale0_core.config.running import BrokerRecord
+
 __all__ = [
     "AddressError",
     "AnswerError",
@@ -59,6 +61,8 @@ __all__ = [
     "UsageError",
     "address_at",
     "ask",
+    "broker_here",
+    "broker_of_environment",
     "broker_option",
     "chosen_broker",
     "config_option",
@@ -159,7 +163,7 @@ def chosen_broker(given: str | None, otherwise: str = "") -> str:
     """
     from scale0_core.config.running import running_brokers
 
-    chosen = given or _checked(os.environ.get("SCALE0_BROKER") or None, "$SCALE0_BROKER: ") or _name_in_file()
+    chosen = given or broker_of_environment() or _name_in_file()
     if chosen:
         return chosen
     records, problems = running_brokers(os.environ)
@@ -173,6 +177,11 @@ def chosen_broker(given: str | None, otherwise: str = "") -> str:
     if otherwise:
         return otherwise
     raise NotReachedError("no broker runs on this machine", "; ".join(problems), "nothing was done", START)
+
+
+def broker_of_environment() -> str | None:
+    """Return the name or the address in $SCALE0_BROKER; None if there is none."""
+    return _checked(os.environ.get("SCALE0_BROKER") or None, "$SCALE0_BROKER: ")
 
 
 def _name_in_file() -> str:
@@ -263,13 +272,24 @@ def finish(code: Exit) -> NoReturn:
 def data_dir(broker: str | None) -> Path:
     """Return the folder in which the broker that ``-b`` gives keeps what lasts, whether it runs or not."""
     from scale0_core.config.folders import default_data_dir
+
+    name, record = broker_here(chosen_broker(broker, "default"))
+    return default_data_dir(name, os.environ) if record is None else Path(record.data_dir)
+
+
+def broker_here(broker: str) -> tuple[str, BrokerRecord | None]:
+    """Return the name of a broker, and its record if it runs on this machine; of an address there must be a record."""
     from scale0_core.config.running import running_brokers
 
-    name = chosen_broker(broker, "default")
-    if "://" in name:
-        raise UsageError(f"{name} is no name", "a broker's folder is found by its name", "nothing was done", "")
-    records = {record.name: record for record in running_brokers(os.environ)[0]}
-    return Path(records[name].data_dir) if name in records else default_data_dir(name, os.environ)
+    records, problems = running_brokers(os.environ)
+    record = next((record for record in records if record.is_at(broker)), None)
+    if record is None and "://" in broker:
+        here = "brokers that run here: " + (", ".join(record.name for record in records) or "none")
+        raise UsageError(
+            f"no broker that runs on this machine is at {broker}", "; ".join([here, *problems]), "nothing was done",
+            "give its name: --broker NAME; scale0 ps lists names and addresses",
+        )  # fmt: skip
+    return broker if record is None else record.name, record
 
 
 START = "start a broker: scale0 broker; or choose one: --broker NAME|ADDRESS"

@@ -306,7 +306,7 @@ class WorkerSession:
     def _connect_backend(self, now: float) -> None:
         address = self.route.backend()
         if not address:
-            why = "the broker gave no configuration, and the address does not end in /frontend"
+            why = "the broker gave no configuration, and by TCP there is no record of it that says where its backend is"
             self._lost(now, self._unreached(why, "give the address of its backend: Worker(..., backend=ADDRESS)"))
             return
         self._happen(WorkerEvent.LOCATED)

@@ -48,6 +48,11 @@ class BrokerRecord:
     addresses: Addresses
     """Where its sockets are: by service, then by socket."""
 
+    def is_at(self, broker: str) -> bool:
+        """Return whether this broker is meant by a name, or by the address of one of its sockets."""
+        bound = (places for sockets in self.addresses.values() for places in sockets.values())
+        return broker == self.name or any(broker in places for places in bound)
+
 
 class RecordFile:
     """The record of one broker: written whole or not at all, locked until it is removed."""

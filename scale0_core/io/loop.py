@@ -131,7 +131,7 @@ class Loop:
         self._by_monitor: dict[Port, tuple[Station, str]] = {}
         self._observes_events = False
         self._telling: list[ServiceHost] = []
-        """Seats whose services tell of events, while somebody observes them."""
+        """Hosts whose services emit events, while somebody observes them."""
         self._busy: tuple[Station, str, Port] | None = None
         """The one socket that had messages in the last turn, if it had many."""
         self._slow_after = self.limits.slow_call_ms / 1000

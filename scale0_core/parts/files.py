@@ -64,6 +64,22 @@ def put_in_place(fresh: Path, path: Path, *, durable: bool) -> None:
         sync_path(path.parent)
 
 
+def put_in_new_place(fresh: Path, path: Path, *, durable: bool) -> None:
+    """Give a finished file a name that no other has; raise FileExistsError where there is one, even if it just came."""
+    try:
+        os.link(fresh, path, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: as good as can be there
+        if os.path.lexists(path):
+            raise FileExistsError(str(path)) from None
+        fresh.rename(path)
+    else:
+        fresh.unlink()
+    if durable:
+        sync_path(path.parent)
+
+
 @contextmanager
 def new_file(path: Path, *, durable: bool, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of ``path`` when it is written; after an error nothing of it is left.

@@ -148,8 +148,3 @@ def read_heartbeat(frame: bytes) -> tuple[float, int, bytes] | None:
         return None
     time, version = found.groups()
     return float(time), int(version), time
-
-
-def write_message(header: bytes, command: bytes, options: bytes = b"", body: Frames = ()) -> Frames:
-    """Make the frames of a message, without an envelope."""
-    return (header, command, options, *body)

@@ -71,6 +71,7 @@ class Lanes:
         self._lane = lane
         self._guarded: str | None = None
         self._broken = ""
+        self._patch = pytest.MonkeyPatch()
         sys.addaudithook(self._audit)
         self._watch(zmq.Context, "makes a zmq context")
         self._watch(zmq.Socket, "opens a zmq socket")
@@ -107,7 +108,11 @@ class Lanes:
             self._refuse(what)
             make(made, *arguments, **options)
 
-        kind.__init__ = checked
+        self._patch.setattr(kind, "__init__", checked)
+
+    def pytest_unconfigure(self) -> None:
+        """Watch no longer."""
+        self._patch.undo()
 
     def _audit(self, event: str, _: tuple[Any, ...]) -> None:
         if self._guarded is not None and event in FORBIDDEN:

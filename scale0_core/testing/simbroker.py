@@ -32,7 +32,7 @@ class SimBroker:
 
         net.add("b1", SimBroker("network.config_service=false", plugins={"discovery": DiscoveryPlugin}))
 
-    Settings are given as to ``scale0 run --set``, plugins as classes. Sockets are those in the node's runtime folder,
+    Settings are given as to ``scale0 broker --set``, plugins as classes. Sockets are in the runtime folder of the node,
     ``/run/NAME``, unless settings say so. The broker's state, such as ``disabled``, outlives a restart.
     """
 

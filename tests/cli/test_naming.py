@@ -235,11 +235,46 @@ def test_the_data_of_a_broker_is_found_by_its_name_whether_it_runs_or_not(monkey
     record = RecordFile(place / "a")
     about = BrokerRecord(
         name="a", pid=os.getpid(), since="", state="active", config="", runtime_dir="", data_dir="/var/lib/a",
-        addresses={},
+        addresses={"zpipes": {"pipes": ("ipc:///run/a/pipes", "tcp://127.0.0.1:5555")}},
     )  # fmt: skip
     record.write(about)
     assert kit.data_dir("a") == kit.data_dir(None) == Path("/var/lib/a")
+    assert kit.data_dir("tcp://127.0.0.1:5555") == Path("/var/lib/a")
+    monkeypatch.setenv("SCALE0_BROKER", "tcp://127.0.0.1:5555")
+    assert kit.data_dir(None) == Path("/var/lib/a")
+    with pytest.raises(kit.UsageError, match=r"127\.0\.0\.1:6666") as refused:
+        kit.data_dir("tcp://127.0.0.1:6666")
+    assert refused.value.problem.why == "brokers that run here: a"
+    assert "--broker NAME" in refused.value.problem.remedy
     record.remove()
     assert kit.data_dir("a") == tmp_path / "XDG_STATE_HOME" / "scale0" / "a"
-    with pytest.raises(kit.UsageError, match="is no name"):
-        kit.data_dir("tcp://127.0.0.1:5555")
+    with pytest.raises(kit.UsageError, match="no broker that runs on this machine"):
+        kit.data_dir(None)
+
+
+def test_the_data_of_a_broker_is_found_by_an_address_of_the_environment(scale0, scale0_broker):
+    broker = scale0_broker(["telemetry"], ELSEWHERE, environment=scale0.environment)
+    address = broker.address("scale0", "frontend")
+    for done in (scale0("telemetry", "ls", SCALE0_BROKER=address), scale0("telemetry", "ls", "-b", address)):
+        assert done.code == 1, "there are no events yet"
+        assert str(broker.folder / "data" / "telemetry") in done.err
+    refused = scale0("telemetry", "ls", SCALE0_BROKER="tcp://127.0.0.1:1")
+    assert refused.code == 64
+    assert "give its name: --broker NAME" in refused.err
+
+
+def test_doctor_takes_what_all_others_take(scale0, start):
+    broker = start()
+
+    def looked_at(*words: str, **environment: str) -> str:
+        rows = scale0("doctor", *words, "-o", "json", **environment).json["items"]
+        return next(row["found"] for row in rows if row["name"] == "broker")
+
+    runs, address = f"{broker.name} runs as process {broker.process.pid}", broker.address("scale0", "frontend")
+    assert looked_at("-b", broker.name) == looked_at("-b", address) == runs
+    assert looked_at("--name", broker.name) == runs
+    assert looked_at(SCALE0_BROKER=broker.name) == looked_at(SCALE0_BROKER=address) == runs
+    assert looked_at("-b", "gone", SCALE0_BROKER=broker.name) == "gone does not run"
+    file = scale0.write("other.toml", '[broker]\nname = "other"\n')
+    assert looked_at("--config", str(file), SCALE0_BROKER=broker.name) == "other does not run"
+    assert scale0("doctor", "-b", "tcp://127.0.0.1:1").code == 64

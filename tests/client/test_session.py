@@ -159,6 +159,7 @@ def test_without_any_way_to_the_backend_the_fault_says_what_to_do():
     desk.link()
     desk.hear(wire.CONFIGACK, config_version=4)
     assert desk.state is WorkerState.RESTING
+    assert "there is no record of it" in str(desk.session.fault)
     assert "backend=ADDRESS" in str(desk.session.fault)
 
 

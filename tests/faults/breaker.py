@@ -5,8 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from typing import IO, Any
+
+TIMES = 1000
+PATIENCE = 90.0
+WORDS = {
+    "worker": (b"S0W01", b"TASK"),
+    "majordomo": (b"", b"MDPC02"),
+    "majordomo_worker": (b"", b"MDPW02", b"\2"),
+    "spark_pipes": (b"INFO", b'{"made": 1, "first": 1, "next": 1, "links": 0, "durable": false, "groups": {}}'),
+}
+"""What clients are told, so that they go on reading."""
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 PARTNERS = {b"DEALER": b"ROUTER", b"REQ": b"ROUTER", b"SUB": b"PUB", b"ROUTER": b"DEALER"}
@@ -78,3 +92,22 @@ class Breaker:
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(65536):  # what it sends until it notices; unread, it would be answered with a reset
             pass
+
+
+def break_clients(kind: str, folder: Path, *plant: str) -> int:
+    """Break the connections of many clients, and return how their process ended (see ``unlucky.py``)."""
+    words = *WORDS.get(kind.removesuffix("_aio"), (b"S0C01", b"TASKREPLY")), *[b"frame"] * 10
+    program = str(Path(__file__).with_name("unlucky.py"))
+    with Breaker(*words) as breaker:
+        command = [sys.executable, program, kind, breaker.address, str(folder), *plant]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            try:
+                end = time.monotonic() + PATIENCE
+                while breaker.broken < TIMES and process.poll() is None:
+                    assert time.monotonic() < end, f"only {breaker.broken} connections of {kind} in time"
+                    time.sleep(0.02)
+                said = process.communicate(timeout=30)[0] if process.poll() is None else b""
+            finally:
+                process.kill()
+        assert process.returncode != 0 or said.split() == [b"started", b"lives"]
+        return process.returncode

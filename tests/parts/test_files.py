@@ -96,3 +96,19 @@ def test_all_of_the_data_is_written_where_the_system_takes_it_in_pieces(tmp_path
     with (tmp_path / "file").open("w+b") as file:
         files.write_all(file.fileno(), b"0123456789", 2)
         assert os.pread(file.fileno(), 20, 0) == b"\0\x000123456789"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_in_a_new_place_replaces_none(tmp_path: Path, monkeypatch, links: bool):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    if not links:  # as on some file systems
+        monkeypatch.setattr("os.link", refuse)
+    (tmp_path / "fresh").write_text("new")
+    (tmp_path / "there").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        files.put_in_new_place(tmp_path / "fresh", tmp_path / "there", durable=True)
+    assert names(tmp_path) == ["fresh", "there"]
+    files.put_in_new_place(tmp_path / "fresh", tmp_path / "free", durable=True)
+    assert (names(tmp_path), (tmp_path / "free").read_text()) == (["free", "there"], "new")

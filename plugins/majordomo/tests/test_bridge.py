@@ -384,7 +384,7 @@ def test_in_a_real_broker_mdp_clients_reach_what_plugins_host(scale0_broker):
     settings = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
     broker = scale0_broker.in_thread(["majordomo"], settings, extra={"reverse": ReversePlugin()})
     mdp = broker.address("majordomo", "requests")
-    with Client(mdp, timeout=20) as client:  # it waits if the plugin's door is not open yet
+    with Client(mdp, timeout=20) as client:  # it waits if the broker does not offer the plugin's service yet
         assert client.call("reverse", b"abc", b"xy") == (b"cba", b"yx")
     for kind, asked, answered in (
         (zmq.REQ, [b"MDPC01", b"reverse", b"abc"], [b"MDPC01", b"reverse", b"cba"]),

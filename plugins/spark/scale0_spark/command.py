@@ -315,7 +315,7 @@ def anomalies(common: Common, *, changed: Changed) -> None:
 
 
 _SONG_DELIVERY = (
-    click.option("--music-broker", metavar="NAME|ADDRESS", help="Who is asked for songs that a source has no more."),
+    click.option("--music-broker", metavar="NAME|ADDRESS", hidden=True, help="The older way to say --broker."),
     click.option("--wait", default=0.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
                  help="Wait so many seconds for the songs to be there."),
 )  # fmt: skip
@@ -331,11 +331,13 @@ def _song_delivery(command: Function) -> Function:
 
 @main.command()
 @_tuned("half_life", "per_server")
-@click.option("--apply", is_flag=True, help="Send the plan to the music servers; the next two need it.")
+@click.option("--apply", is_flag=True, help="Send the plan to the music servers; --wait needs it.")
 @_song_delivery
 @_common
 def replication(common: Common, *, changed: Changed, apply: bool, music_broker: str | None, wait: float) -> None:
     """Plan which songs should be copied to which music servers; with --apply, have it done.
+
+    With --broker, its music broker is asked for songs that a source has no more.
 
     Ends with 1 if --apply did not reach all of them. scale0 spark apply sends a plan that is there.
     """
@@ -345,7 +347,7 @@ def replication(common: Common, *, changed: Changed, apply: bool, music_broker: 
     if not apply:
         _tell(written, common.folder)
         return
-    _send_songs(common.folder, music_broker, wait, quiet=common.quiet)
+    _send_songs(common.folder, music_broker or common.broker, wait, quiet=common.quiet)
 
 
 @main.command()
@@ -387,8 +389,11 @@ def apply_plan() -> None:
 def apply_replication(
     *, music_broker: str | None, wait: float, out: str | None, broker: str | None, quiet: bool
 ) -> None:
-    """Have music servers fetch the songs of the table replication_plan. Ends with 1 if it did not reach all of them."""
-    _send_songs(_out(out, broker), music_broker, wait, quiet=quiet)
+    """Have music servers fetch the songs of the table replication_plan. Ends with 1 if it did not reach all of them.
+
+    With --broker, its music broker is asked for songs that a source has no more.
+    """
+    _send_songs(_out(out, broker), music_broker or broker, wait, quiet=quiet)
 
 
 @apply_plan.command("placement")
@@ -401,12 +406,12 @@ def apply_placement(*, discovery: str | None, out: str | None, broker: str | Non
     _send_advice(_out(out, broker), discovery, broker)
 
 
-def _send_songs(folder: Path, music_broker: str | None, wait: float, *, quiet: bool) -> None:
+def _send_songs(folder: Path, broker: str | None, wait: float, *, quiet: bool) -> None:
     from scale0_spark import delivery, tables
 
     rows = tables.read(folder, "replication_plan").to_pylist()
     say = (lambda _: None) if quiet else kit.say
-    outcome = delivery.apply_replication(rows, music_broker=music_broker, wait=wait, progress=say)
+    outcome = delivery.apply_replication(rows, broker=broker, wait=wait, progress=say)
     kit.emit("scale0.spark.replication/1", [attrs.asdict(row) for row in outcome.rows])
     if not outcome.complete:
         kit.finish(kit.Exit.NEGATIVE)

@@ -18,7 +18,7 @@ import attrs
 
 from scale0_core.api import printable
 from scale0_core.cli import kit
-from scale0_core.client.kit.route import Broker, address_of, target
+from scale0_core.client.kit.route import Broker, address_of, resolve, target
 from scale0_spark import plans
 from scale0_spark.asking import Question, Silence, ask_all
 from scale0_spark.plans import Answer, Details, Wanted
@@ -71,7 +71,7 @@ class ReplicationOutcome:
 def apply_replication(
     rows: Iterable[Mapping[str, Any]],
     *,
-    music_broker: str | None = None,
+    broker: Broker | None = None,
     timeout: float = 10.0,
     wait: float = 0.0,
     progress: Progress | None = None,
@@ -79,20 +79,20 @@ def apply_replication(
     """Tell music servers which songs of others to keep.
 
     :param rows: those of the table ``replication_plan``: at least ``song``, ``server`` and ``source``.
-    :param music_broker: name or address of a music broker; by it another holder is found when the source has gone.
+    :param broker: the name of a broker on this machine, an address where its music broker takes requests, or several of
+        these; by it another holder is found when the source has gone.
     :param timeout: seconds after which a server that says nothing is given up.
     :param wait: seconds to wait until the songs are there; 0 does not wait.
     :param progress: is told in a few words how far it came.
     """
     try:
         wanted, wrong = plans.read_replication(rows)
-        if music_broker is not None:
-            music_broker = address_of(target(music_broker, "musicquest-broker", "clients"))
+        place = None if broker is None else target(broker, "musicquest-broker", "clients")
     except ValueError as error:
         remedy = "give rows of the table replication_plan, and addresses such as tcp://127.0.0.1:6667"
         raise kit.UsageError("this is no replication plan", str(error), "nothing was sent", remedy) from error
     delivery = _Replication(wanted, timeout, progress or _say_nothing)
-    delivery.learn(music_broker)
+    delivery.learn(place)
     delivery.send()
     if wait > 0:
         delivery.wait(wait)
@@ -122,7 +122,7 @@ class _Replication:
     # --- what is known of the songs -----------------------------------------------------------------------------------
 
     def learn(self, music_broker: str | None) -> None:
-        """Ask those who hold the songs what there is to know of them."""
+        """Ask those who hold the songs what there is to know of them, and the music broker for those that are gone."""
         places = list(dict.fromkeys((each.song, each.source) for each in self._wanted.values()))
         self._progress(f"asking {len({source for _, source in places})} servers for {len(places)} songs")
         known: dict[Key, Details | tuple[State, str]] = {}
@@ -139,8 +139,12 @@ class _Replication:
             else:
                 self._details[key] = told
 
-    def _search(self, songs: Sequence[str], music_broker: str) -> dict[str, Details | tuple[State, str]]:
+    def _search(self, songs: Sequence[str], place: str) -> dict[str, Details | tuple[State, str]]:
         """Look in the tree for songs that are not where the plan says."""
+        music_broker, reason = resolve(place)
+        if reason:  # what is known of the songs says more
+            self._progress(f"no music broker is asked: {reason}")
+            return {}
         self._progress(f"looking for {len(songs)} songs elsewhere")
         (greeting,) = ask_all([Question(music_broker, plans.HELLO, (b"{}",))], self._timeout)
         told = plans.read_json(greeting) if isinstance(greeting, Answer) and greeting.word == plans.HELLO else None

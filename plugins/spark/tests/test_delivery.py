@@ -128,7 +128,7 @@ def test_another_holder_is_found_when_the_source_is_gone(quest, nowhere):
     first, second = quest.server({"a.ogg": SONG}), quest.server({})
     until(lambda: holders(second, "a.ogg") == {first})
     rows = [wanted("a.ogg", second, nowhere), wanted("nobody.ogg", second, first)]
-    outcome = apply_replication(rows, music_broker=quest.address, timeout=2.5, wait=PATIENCE)
+    outcome = apply_replication(rows, broker=quest.address, timeout=2.5, wait=PATIENCE)
     assert states(outcome) == {("a.ogg", second): "arrived", ("nobody.ogg", second): "refused"}
     assert outcome.rows[1].why == "no server holds this song"
     assert second in holders(second, "a.ogg")
@@ -136,8 +136,15 @@ def test_another_holder_is_found_when_the_source_is_gone(quest, nowhere):
 
 def test_a_music_broker_that_is_away_is_told(quest, nowhere):
     second = quest.server({})
-    (row,) = apply_replication([wanted("a.ogg", second, second)], music_broker=nowhere, timeout=0.5).rows
+    (row,) = apply_replication([wanted("a.ogg", second, second)], broker=nowhere, timeout=0.5).rows
     assert (row.state, nowhere in row.why) == ("unreachable", True)
+
+
+def test_a_broker_without_a_music_broker_is_not_asked(quest):
+    second, said = quest.server({}), []
+    (row,) = apply_replication([wanted("a.ogg", second, second)], broker="gone", timeout=2.5, progress=said.append).rows
+    assert row.state == "refused"
+    assert [text for text in said if "no music broker is asked: no broker gone runs" in text]
 
 
 def test_a_server_that_says_nothing_is_given_up(quest):
@@ -182,7 +189,7 @@ def test_what_is_no_plan_is_told():
     with pytest.raises(kit.UsageError, match="row 1 has no song"):
         apply_replication([{"server": ANY, "source": ANY}])
     with pytest.raises(kit.UsageError, match="by its name or by an address"):
-        apply_replication([], music_broker="no where")
+        apply_replication([], broker="no where")
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------

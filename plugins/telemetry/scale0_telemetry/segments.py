@@ -202,7 +202,7 @@ class _OpenFile:
         self.sink.close()
         if durable:
             files.sync_path(self.path)
-        self.path.rename(self.final)
+        files.put_in_place(self.path, self.final, durable=False)
         if durable:
             with contextlib.suppress(OSError):  # the segment is there and whole: it does not count as lost
                 for entry in (self.final, *self.new_folders):

@@ -171,11 +171,8 @@ class PartialFile(Ordered):
     def _finish(self, *, force: bool) -> None:
         try:
             files.sync_file(self._descriptor)
-            if force:
-                self.path.replace(self.target)
-            else:
-                _rename_to_new(self.path, self.target)
-            files.sync_path(self.target.parent)
+            put = files.put_in_place if force else files.put_in_new_place
+            put(self.path, self.target, durable=True)
         except FileExistsError as error:
             raise FileThereError(self.target) from error
         except OSError as error:
@@ -211,20 +208,6 @@ def _open_alone(path: Path) -> int:
             )  # fmt: skip
             raise busy from error
         os.close(descriptor)  # another download has just ended, and this is its whole file under its final name
-
-
-def _rename_to_new(path: Path, target: Path) -> None:
-    """Rename a file; raise FileExistsError where there is one, also one that came a moment ago."""
-    try:
-        os.link(path, target, follow_symlinks=False)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links: as good as can be there
-        if os.path.lexists(target):
-            raise FileExistsError(str(target)) from None
-        path.rename(target)
-    else:
-        path.unlink()
 
 
 def is_there(target: Path, song: Song) -> bool:

@@ -359,11 +359,13 @@ class ThreadDriver(BlockingDriver[S]):
         """Begin; what comes may be answered immediately, so whoever made this has a name for it by now."""
         try:
             self.engine.start()
-        except BaseException:
+            atexit.register(self.close)
+            self._thread.start()
+        except BaseException:  # there may be no more threads
+            atexit.unregister(self.close)
+            self.engine.close()
             self._waker.close()
             raise
-        atexit.register(self.close)
-        self._thread.start()
 
     def post(self, function: Callable[[], object]) -> bool:
         """Have a function called on the thread; False if the driver has ended. Any thread may use it."""

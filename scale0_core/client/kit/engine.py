@@ -50,13 +50,13 @@ class Engine:
         return self._process != os.getpid() and self._process != 0
 
     def start(self) -> None:
-        """Begin to connect; raises an AddressError when the address is not valid."""
+        """Begin to connect; raises an AddressError when the address is not valid, or no socket can be opened."""
         self._process = os.getpid()
         self._context = CONTEXT.acquire()  # held between two links
-        self.session.start(time.monotonic())
         try:
+            self.session.start(time.monotonic())
             self._reopen()
-        except AddressError:
+        except BaseException:
             self.close()
             raise
 

@@ -14,23 +14,27 @@ Facts about libzmq 4.3.5 that everything here keeps to:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import zmq
 
 from scale0_core.client.kit.sessions import Limits
 from scale0_core.errors import AddressError
+from scale0_core.logs import printable
 from scale0_core.service import Frames
 
 NEVER_MS = 86_400_000
 MOST_SOCKETS = 20_000
 """Of a process; a link takes three."""
+FEWER = "close clients that are not needed, or allow the process more open files (ulimit -n)"
 
 # the last comes when ZeroMQ would connect again, so after every try that failed
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
@@ -98,9 +102,28 @@ def client_socket(context: zmq.Context[Socket], kind: int, limits: Limits) -> So
     }
     if limits.reconnect:
         options[zmq.RECONNECT_IVL_MAX] = 1000
-    for option, value in options.items():
-        socket.setsockopt(option, value)
+    try:
+        for option, value in options.items():
+            socket.setsockopt(option, value)
+    except BaseException:
+        socket.close(0)
+        raise
     return socket
+
+
+@contextlib.contextmanager
+def _or_undone(address: str, undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what was begun when a socket cannot be opened, and say so in an AddressError."""
+    try:
+        yield
+    except BaseException as error:
+        undo()
+        if not isinstance(error, zmq.ZMQError | UnicodeError):
+            raise
+        few = isinstance(error, zmq.ZMQError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+        looks = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path; a name is that of a broker here"
+        remedy = FEWER if few else looks
+        raise AddressError(f"cannot connect to {printable(address)}", str(error), "nothing is sent", remedy) from error
 
 
 def ready(socket: Socket) -> int:
@@ -133,21 +156,14 @@ class Link:
         self.monitor: Socket | None = None
         self._copy = not limits.zero_copy
         self._context = CONTEXT.acquire()
-        self.socket = client_socket(self._context, zmq.DEALER if limits.topics is None else zmq.SUB, limits)
-        try:
+        with _or_undone(address, partial(CONTEXT.release, self._context)):
+            self.socket = client_socket(self._context, zmq.DEALER if limits.topics is None else zmq.SUB, limits)
+        with _or_undone(address, self.drop):
             self.monitor = self.socket.get_monitor_socket(EVENTS)
             self.monitor.setsockopt(zmq.LINGER, 0)
             for topic in limits.topics or ():
                 self.socket.setsockopt(zmq.SUBSCRIBE, topic)
             self.socket.connect(address)
-        except zmq.ZMQError as error:
-            self.drop()
-            raise AddressError(
-                f"cannot connect to {address}",
-                str(error),
-                "nothing is sent",
-                "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path; a name is that of a broker here",
-            ) from error
 
     def __enter__(self) -> Link:
         return self

@@ -123,9 +123,13 @@ class Engine:
         if link is not None:
             if link.outbox:
                 link.flush()
-            for frames in out:
-                link.send(frames)
-        out.clear()
+            try:
+                for frames in out:
+                    link.send(frames)
+            finally:
+                out.clear()  # also if a frame is none, lest those before it are sent again
+        else:
+            out.clear()
         if self.session.connection != self._connection:
             self._try_to_open()
         if self._clear and not (self.link and self.link.outbox):

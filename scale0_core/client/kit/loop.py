@@ -193,8 +193,7 @@ class LoopDriver(Driver[S]):
 
     def _close_links(self, error: BaseException | None) -> None:
         self._stop_all(error)
-        for engine in (self.engine, *self._others):
-            engine.close_link()
+        self._for_all(Engine.close_link)
 
     # --- what flows need ----------------------------------------------------------------------------------------------
 
@@ -271,8 +270,7 @@ class LoopDriver(Driver[S]):
         await asyncio.shield(asyncio.to_thread(self._terminate))
 
     def _terminate(self) -> None:
-        for engine in (self.engine, *self._others):
-            engine.terminate()
+        self._for_all(Engine.terminate)
 
     def signals(self, on_signal: Callable[[int], None]) -> contextlib.AbstractContextManager[LoopSignals]:
         """Heed TERM and INT for a while; the callback gets how many have come."""

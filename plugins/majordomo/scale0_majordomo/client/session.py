@@ -40,6 +40,7 @@ class ClientSession:
         wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         self.connection = 0
+        self.reached = ""
         self.out: list[Frames] = []
         self.ended = False
         self.malformed = 0
@@ -199,6 +200,7 @@ class WorkerSession:
     ) -> None:  # fmt: skip
         self.service = service
         self.connection = 0
+        self.reached = ""
         self.out: list[Frames] = []
         self.state = WorkerState.CONNECTING
         self.fault: WorkerError | None = None

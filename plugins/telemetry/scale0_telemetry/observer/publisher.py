@@ -131,6 +131,7 @@ class PipeSession:
     def __init__(self, address: str, pipe: bytes, writer: bytes) -> None:
         self.address = address
         self.connection = 0
+        self.reached = ""
         self.out: list[Frames] = []
         self.ended = False
         self.lost: Counter[str] = Counter()

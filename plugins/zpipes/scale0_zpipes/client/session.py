@@ -45,6 +45,7 @@ class Session(ABC):
         self.patience = patience
         self.out: list[Frames] = []
         self.connection = 0
+        self.reached = ""
         self.linked = self.ready = self.ended = False
         self.error: PipeError | None = None
         """What ended the session."""

@@ -228,7 +228,7 @@ class BaseWorker(ABC):
         yield from self._serving.wait_ready(lambda: not self._missing(), lambda: self._not_ready(timeout), timeout)
 
     def _missing(self) -> list[WorkerSession]:
-        sessions = [line.session for line in self._serving.lines.values()]
+        sessions = [line.session for line in self._serving.all_lines]
         return [session for session in sessions if session.state is not WorkerState.SERVING]
 
     def _not_ready(self, timeout: float) -> WorkerError:

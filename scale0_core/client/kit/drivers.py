@@ -278,6 +278,11 @@ class GuardedFuture(Future[T]):
         return True
 
 
+def restore(number: int, handler: Any) -> None:
+    """Set the handler that was there before; one that is not Python's, which nobody can set, is the default then."""
+    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 class HeededSignals:
     """Heeds TERM and INT for a while, where that is possible: on the main thread."""
 
@@ -294,7 +299,7 @@ class HeededSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            restore(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

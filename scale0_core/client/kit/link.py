@@ -149,6 +149,8 @@ class Link:
     def __init__(self, address: str, limits: Limits = DEFAULT) -> None:
         self.address, self.limits = address, limits
         self.outbox: deque[Frames] = deque()
+        """What had no room. It has no bound of its own: a session bounds what it sends, and who makes much waits until
+        the engine is clear (``Engine.when_clear``)."""
         self.events: deque[bool] = deque()
         self.up = False
         """Whether there ever was a connection."""

@@ -486,14 +486,22 @@ def test_a_ticker_that_fails_closes_its_driver(echo: Echo, address: str):
     eventually(lambda: CONTEXT._context is None)
 
 
+class Resolving(Asking):
+    """Puts the answer into a future."""
+
+    future: concurrent.futures.Future[bytes]
+
+    def receive(self, frames: Frames, now: float) -> None:
+        self.future.set_result(frames[0])
+
+
 @pytest.mark.parametrize("kind", ["thread", "caller"])
 def test_a_future_has_its_result_whoever_turns(echo: Echo, address: str, kind: str):
-    session = Asking(address)
+    session = Resolving(address)
     driver = ThreadDriver(session, "test") if kind == "thread" else CallerDriver(session)
     driver.start()
     assert driver.run(linked(driver))
-    future = driver.future(lambda _: None, None)
-    session.receive = lambda frames, now: future.set_result(frames[0])  # type: ignore[method-assign]
+    future = session.future = driver.future(lambda _: None, None)
     with pytest.raises(concurrent.futures.TimeoutError):
         future.result(0.05)
     driver.post(lambda: session.ask(b"hello"))

@@ -45,7 +45,10 @@ class Client(BaseClient):
         return future
 
     def stream(self, service: str, *body: bytes | str, **options: Unpack[CallOptions]) -> Stream[Reply]:
-        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it."""
+        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it.
+
+        Parts that are not read yet are kept in memory, without a bound; a worker does not wait for a slow reader.
+        """
         stream: Stream[Reply] = self._caller.stream(self._call(service, body, options))
         return stream
 

@@ -31,6 +31,7 @@ CANCELLED = 410
 class ClientSession:
     """A client's side of its connection."""
 
+    reached = ""
     limits = Limits(max_message=-1, receive_queue=0, send_queue=1000)
     """How large a message may be is the broker's to say; what comes was asked for here, so there is room; beyond that,
     messages wait where it is seen that they do."""
@@ -40,7 +41,6 @@ class ClientSession:
         wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         self.connection = 0
-        self.reached = ""
         self.out: list[Frames] = []
         self.ended = False
         self.malformed = 0
@@ -191,6 +191,7 @@ class WorkerSession:
     :param cancel: is told of a request that nobody waits for any more; it is to be ended all the same.
     """
 
+    reached = ""
     limits = Limits(max_message=-1, receive_queue=0, send_queue=1000, linger_ms=1000)
 
     def __init__(
@@ -200,7 +201,6 @@ class WorkerSession:
     ) -> None:  # fmt: skip
         self.service = service
         self.connection = 0
-        self.reached = ""
         self.out: list[Frames] = []
         self.state = WorkerState.CONNECTING
         self.fault: WorkerError | None = None

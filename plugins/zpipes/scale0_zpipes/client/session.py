@@ -37,6 +37,7 @@ class Session(ABC):
     Large, since it has a method for each thing that an engine tells, and one for each that writers and readers do.
     """
 
+    reached = ""
     limits = Limits(max_message=-1, send_queue=0, receive_queue=0, batch=100, zero_copy=True)
     """How large a chunk may be is the broker's to say; a session has a bound of its own for what is under way."""
 
@@ -45,7 +46,6 @@ class Session(ABC):
         self.patience = patience
         self.out: list[Frames] = []
         self.connection = 0
-        self.reached = ""
         self.linked = self.ready = self.ended = False
         self.error: PipeError | None = None
         """What ended the session."""

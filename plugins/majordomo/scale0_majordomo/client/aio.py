@@ -68,11 +68,11 @@ class Client(BaseClient):
 
     async def services(self, timeout: float | None = None) -> dict[str, dict[str, Any]]:
         """Ask the broker for its services, each with its figures: workers, waiting, requests and more."""
-        return await arun(self._told("mmi.stats", timeout=timeout))
+        return await arun(self._told(dict, "mmi.stats", timeout=timeout))
 
     async def workers(self, service: str = "", timeout: float | None = None) -> list[dict[str, Any]]:
         """Ask the broker for its workers, or those of one service."""
-        return await arun(self._told("mmi.workers", service, timeout=timeout))
+        return await arun(self._told(list, "mmi.workers", service, timeout=timeout))
 
     async def offers(self, service: str, timeout: float | None = None) -> bool:
         """Ask the broker whether somebody offers a service."""

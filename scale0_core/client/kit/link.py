@@ -48,6 +48,9 @@ _FIXED: dict[int, int] = {
     zmq.IPV6: 1,
 }
 
+# plain numbers: what pyzmq has are enums, each operation on which takes a microsecond
+IN, OUT, NOW, READY = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.DONTWAIT), int(zmq.EVENTS)
+
 Socket = zmq.Socket[bytes]
 DEFAULT = Limits()
 
@@ -128,7 +131,7 @@ def _or_undone(address: str, undo: Callable[[], object]) -> Iterator[None]:
 
 def ready(socket: Socket) -> int:
     """Return what a socket is ready for: POLLIN, POLLOUT."""
-    return cast("int", socket.getsockopt(zmq.EVENTS))
+    return cast("int", socket.getsockopt(READY))
 
 
 def wait(sockets: Sequence[tuple[Any, int]], seconds: float | None) -> list[tuple[Any, int]]:
@@ -186,10 +189,10 @@ class Link:
     def _try(self, frames: Frames) -> bool:
         for _ in range(2):
             try:
-                self.socket.send_multipart(frames, zmq.DONTWAIT, copy=self._copy)
+                self.socket.send_multipart(frames, NOW, copy=self._copy)
             except zmq.Again:
                 # there may be room again, of which the socket learns by looking
-                if not ready(self.socket) & zmq.POLLOUT:
+                if not ready(self.socket) & OUT:
                     return False
             else:
                 return True
@@ -202,17 +205,17 @@ class Link:
         with contextlib.suppress(zmq.Again):
             if self.limits.views:
                 while len(found) < batch:
-                    frames: list[Any] = receive(zmq.DONTWAIT, copy=False)
+                    frames: list[Any] = receive(NOW, copy=False)
                     found.append(tuple(frame.buffer for frame in frames))
             while len(found) < batch:
-                found.append(tuple(receive(zmq.DONTWAIT)))
+                found.append(tuple(receive(NOW)))
         return found
 
     @property
     def readable(self) -> bool:
         """Whether there is something to read, on the connection or about it."""
         monitor = self.monitor
-        return monitor is not None and bool((ready(self.socket) | ready(monitor)) & zmq.POLLIN)
+        return monitor is not None and bool((ready(self.socket) | ready(monitor)) & IN)
 
     @property
     def polled(self) -> list[tuple[Socket, int]]:
@@ -220,13 +223,13 @@ class Link:
         monitor = self.monitor
         if monitor is None:
             return []
-        return [(self.socket, zmq.POLLIN | zmq.POLLOUT if self.outbox else zmq.POLLIN), (monitor, zmq.POLLIN)]
+        return [(self.socket, IN | OUT if self.outbox else IN), (monitor, IN)]
 
     def look(self) -> None:
         """Note in ``events`` what happened to the connection: True when it came about, False when it is no more."""
         monitor = self.monitor
-        while monitor is not None and ready(monitor) & zmq.POLLIN:
-            (number,) = struct.unpack("=H", monitor.recv_multipart(zmq.DONTWAIT)[0][:2])
+        while monitor is not None and ready(monitor) & IN:
+            (number,) = struct.unpack("=H", monitor.recv_multipart(NOW)[0][:2])
             self.events.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     @property
@@ -260,7 +263,7 @@ class Link:
         while True:
             broken = self.look_for_breaks()  # before the messages, so that all that was said before is among them
             with contextlib.suppress(zmq.Again):
-                return tuple(self.socket.recv_multipart(zmq.DONTWAIT))
+                return tuple(self.socket.recv_multipart(NOW))
             left = end - time.monotonic()
             if broken or left <= 0 or self.monitor is None:
                 return None

@@ -83,7 +83,10 @@ class Client(BaseClient):
     def stream(
         self, service: str, *payload: bytes, timeout: float | None = None, retry: bool = False
     ) -> AsyncStream[Reply]:
-        """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest."""
+        """Call a service and iterate over the parts of its reply as they come; a ``break`` cancels the rest.
+
+        Parts that are not read yet are kept in memory, without a bound; a worker does not wait for a slow reader.
+        """
         stream: AsyncStream[Reply] = self._caller.stream(self._call(service, payload, timeout, retry))
         return stream
 

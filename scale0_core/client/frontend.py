@@ -101,6 +101,7 @@ class ClientSession:
     ) -> None:  # fmt: skip
         self.route, self.identity, self.stored = route, identity, stored
         self.connection = 0
+        self.reached = ""
         self.linked = False
         self.silent = False
         self.malformed = 0
@@ -131,6 +132,7 @@ class ClientSession:
         """Validate the configuration, and send what has waited."""
         self.linked, self.silent, self._pinged = True, False, None
         self._busy_since = now
+        self.route.linked(self.reached)
         if self.route.asking:
             self._need_broker()
         else:

@@ -141,7 +141,7 @@ class WorkerSession:
         """
         self.route, self.identity, self.stored = route, identity, stored
         self.state = WorkerState.RESTING
-        self.address, self.connection = "", 0
+        self.address, self.connection, self.reached = "", 0, ""
         self.linked = self.draining = False
         self.fault: WorkerError | None = None
         self.granted, self.liveness = interval, 3
@@ -265,6 +265,7 @@ class WorkerSession:
         self.linked, self._heard, self._unanswered = True, now, None
         if self.state is WorkerState.LOCATING:
             self._until = now + ANSWER_PATIENCE
+            self.route.linked(self.reached)
             if self.route.asking:
                 self._need_broker()
             else:

@@ -208,7 +208,7 @@ class BaseWorker(ABC):
     # --- flows --------------------------------------------------------------------------------------------------------
 
     def _offer(self) -> None:
-        for line in self._serving.lines.values():
+        for line in self._serving.all_lines:
             line.post(lambda now: self._session.offer(self._offers.names, now))
 
     def _begin(self) -> None:

@@ -527,7 +527,7 @@ def test_a_service_that_is_removed_is_offered_no_more(client, worker):
 
 def test_what_the_broker_does_not_know_is_told(client):
     with pytest.raises(CallError) as caught:
-        told_by_broker("mmi.x", client.call("mmi.x"))
+        told_by_broker("mmi.x", client.call("mmi.x"), dict)
     assert caught.value.code == 501
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import attrs
 import pytest
 
 from scale0_musicquest.client import MusicClient, NoBrokerError, NoServerError
@@ -31,6 +32,21 @@ def test_without_a_broker_questions_fail_immediately(flavour):
     ):
         client.search("x")
     assert time.monotonic() - began < 20
+
+
+def test_a_question_that_cannot_be_begun_is_not_waited_for(flavour):
+    with peers() as note:
+        server = note(FakeServer(SONG))
+        broker = note(FakeBroker(server))
+        with client_of(flavour, broker.endpoint, timeout=60.0) as client:
+            hit = client.hit("a.wav")
+            with pytest.raises(NoServerError, match="cannot connect"):
+                client.stats("tcp://\udc80:1")
+            with pytest.raises(AttributeError):
+                client.stats(5)
+            with pytest.raises(AttributeError):
+                client.read(attrs.evolve(hit, holders=(attrs.evolve(hit.holders[0], endpoint=5),)), 0, 1)
+            assert client.stats()  # it goes on
 
 
 def test_one_who_waits_for_the_broker_gets_an_answer_when_it_is_there(flavour):

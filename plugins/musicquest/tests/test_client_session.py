@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_musicquest import wire
-from scale0_musicquest.client.errors import MusicTimeoutError, NoBrokerError, NoServerError, RefusedError, Stage
+from scale0_musicquest.client.answers import (
+    read_advert,
+    read_answer,
+    read_list,
+    read_part,
+    read_result,
+    read_servers,
+    read_table,
+    read_top,
+)
+from scale0_musicquest.client.errors import (
+    MusicError,
+    MusicTimeoutError,
+    NoBrokerError,
+    NoServerError,
+    RefusedError,
+    Stage,
+)
 from scale0_musicquest.client.session import FIRST_REST, GREETING_PATIENCE, BrokerSession, MusicSession, Question
 
+NAMES = st.sampled_from(["hits", "songs", "total", "name", "size", "sha256", "endpoint", "holders", "song", "count"])
 HELLO = {"id": "s", "heartbeat_ms": 2000, "chunk": 250_000}
 
 
@@ -283,3 +303,37 @@ def test_who_asks_after_a_long_absence_of_the_broker_does_not_wait_for_the_pause
     talk.session.on_broker(None, now + FIRST_REST)
     talk.ask(now + FIRST_REST)  # somebody waits already, in the pauses that grow
     talk.greeted(now + 2 * FIRST_REST)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+FRAMES = st.lists(ANYTHING.map(wire.to_json) | st.binary(max_size=9), max_size=3)
+READERS = {
+    wire.FOUND: read_result, wire.STATS: read_table, wire.LIST: read_list, wire.TOP: read_top,
+    wire.SERVERS: read_servers, wire.ADVERT: read_advert, wire.DATA: partial(read_part, offset=0),
+}  # fmt: skip
+
+
+@given(st.sampled_from(sorted(READERS)), FRAMES)
+def test_whatever_an_answer_holds_it_is_read_or_refused(word, rest):
+    with contextlib.suppress(MusicError):
+        read_answer((word, *rest), word, READERS[word], "tcp://a")
+
+
+@given(
+    st.dictionaries(st.sampled_from(["endpoint", "heartbeat_ms", "id"]), ANYTHING),
+    st.lists(st.tuples(st.sampled_from([wire.HELLO, wire.FOUND, wire.ERROR, wire.BYE]), FRAMES), max_size=6),
+)
+def test_whatever_broker_and_server_say_a_question_ends_once(told, answers):
+    talk = Talk()
+    question = talk.ask(0.0, deadline=5.0)
+    talk.broker(wire.HELLO, told, 0.1)
+    talk.session.on_linked(0.1)
+    for word, rest in answers:
+        talk.server(word, question.tag, *rest, now=0.2)
+        talk.session.on_linked(0.3)
+    talk.session.on_deadline(6.0)
+    assert talk.done == [question]

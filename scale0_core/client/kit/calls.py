@@ -189,6 +189,8 @@ class Calls:
         self._numbers = count(1)
         self._closed: CallError | None = None
         self._open: dict[Call, None] = {}
+        """All of them, without a bound: a call that cannot be sent waits here until its deadline; ``map`` has a
+        window, and the broker refuses with 429 what is too much for it."""
         self._waiting: dict[Call, None] = {}
         """Calls that are to be sent as soon as there is a connection, or as the one before is over."""
         self._by_ident: dict[bytes, Call] = {}

@@ -146,10 +146,21 @@ class Driver(ABC, Generic[S]):
     def _stop_all(self, error: BaseException | None) -> None:
         """End the sessions, and let last words leave."""
         now = time.monotonic()
-        for engine in (self.engine, *self._others):
+
+        def stop(engine: Engine) -> None:
             if not engine.session.ended or engine is self.engine:
                 engine.session.stop(now, error)
             engine.apply()
+
+        self._for_all(stop)
+
+    def _for_all(self, end: Callable[[Engine], object]) -> None:
+        """Do something to end with all engines, also if it fails with one."""
+        for engine in (self.engine, *self._others):
+            try:
+                end(engine)
+            except Exception as error:
+                LOG.error("a session did not end well", session=type(engine.session).__name__, error=repr(error))
 
     # --- what flows need ----------------------------------------------------------------------------------------------
 
@@ -239,26 +250,22 @@ class Bell:
 class GuardedFuture(Future[T]):
     """A future whose outcome comes from a driver; it raises in a forked child, where none would come."""
 
-    def __init__(self, driver: Driver[Any], cancel: Callable[[Any], object], operation: object) -> None:
+    def __init__(self, driver: BlockingDriver[Any], cancel: Callable[[Any], object], operation: object) -> None:
         super().__init__()
-        self._driver: Driver[Any] | None = driver
+        self._driver: BlockingDriver[Any] | None = driver
         self._tell, self._operation = cancel, operation
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the outcome, and return or raise it."""
-        if not self.done():
-            self._check()
-        return super().result(timeout)
-
-    def _check(self) -> None:
-        if self._driver is not None:
-            self._driver.check()
+        return super().result(self._wait(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the outcome, and return the error, or None."""
-        if not self.done():
-            self._check()
-        return super().exception(timeout)
+        return super().exception(self._wait(timeout))
+
+    def _wait(self, timeout: float | None) -> float | None:
+        driver = self._driver
+        return timeout if driver is None or self.done() else driver.wait_for(self, timeout)
 
     def cancel(self) -> bool:
         """Cancel the operation, unless it is over; return whether that could be done."""
@@ -269,6 +276,11 @@ class GuardedFuture(Future[T]):
             self.set_running_or_notify_cancel()  # whoever waits for several futures learns of it by this
             driver.post(partial(self._tell, self._operation))
         return True
+
+
+def restore(number: int, handler: Any) -> None:
+    """Set the handler that was there before; one that is not Python's, which nobody can set, is the default then."""
+    signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class HeededSignals:
@@ -287,7 +299,7 @@ class HeededSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            restore(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -300,6 +312,15 @@ class BlockingDriver(Driver[S]):
     def future(self, cancel: Callable[[Any], object], operation: object) -> GuardedFuture[Any]:
         """Make a future; if its user cancels it, ``cancel(operation)`` is posted."""
         return GuardedFuture(self, cancel, operation)
+
+    def wait_for(self, future: Future[Any], timeout: float | None) -> float | None:
+        """Do what it takes that a future has an outcome; return how long it may still be waited for."""
+        self.check()
+        return timeout
+
+    def result(self, future: Future[Any]) -> Step:
+        """Wait for the outcome of a future, and return or raise it."""
+        return future.result
 
     def mailbox(self) -> Mailbox:
         """Make a mailbox."""
@@ -359,11 +380,13 @@ class ThreadDriver(BlockingDriver[S]):
         """Begin; what comes may be answered immediately, so whoever made this has a name for it by now."""
         try:
             self.engine.start()
-        except BaseException:
+            atexit.register(self.close)
+            self._thread.start()
+        except BaseException:  # there may be no more threads
+            atexit.unregister(self.close)
+            self.engine.close()
             self._waker.close()
             raise
-        atexit.register(self.close)
-        self._thread.start()
 
     def post(self, function: Callable[[], object]) -> bool:
         """Have a function called on the thread; False if the driver has ended. Any thread may use it."""
@@ -397,10 +420,6 @@ class ThreadDriver(BlockingDriver[S]):
         """Wait until a predicate holds, and return whether it does."""
         return self._bell.until(predicate, seconds, every)
 
-    def result(self, future: Future[Any]) -> Step:
-        """Wait for the outcome of a future, and return or raise it."""
-        return future.result
-
     def take(self, mailbox: Any) -> Step:
         """Wait for what comes next into a mailbox, and return it."""
         return mailbox.get
@@ -430,12 +449,13 @@ class ThreadDriver(BlockingDriver[S]):
                 self._over = True
             while self._calls:
                 self._run_calls()
-            self._stop_all(error)
-            for engine in (self.engine, *self._others):
-                engine.close()
-            self._waker.close()
-            self._bell.ring()
-            atexit.unregister(self.close)
+            try:
+                self._stop_all(error)
+                self._for_all(Engine.close)
+            finally:
+                self._waker.close()
+                self._bell.ring()
+                atexit.unregister(self.close)
 
     def _run_calls(self) -> None:
         self._waker.run()
@@ -543,14 +563,11 @@ class CallerDriver(BlockingDriver[S]):
                     wait(self._polled(), max(0.0, min(left, every, every if timeout is None else timeout)))
                 more = self.turn()
 
-    def result(self, future: Future[Any]) -> Step:
-        """Turn the engines until a future has an outcome, and return or raise it."""
-
-        def step() -> Any:
-            self._until(future.done, None, SLICE)
-            return future.result(0)
-
-        return step
+    def wait_for(self, future: Future[Any], timeout: float | None) -> float | None:
+        """Turn the engines until a future has an outcome; whoever waits for several at once turns them himself."""
+        self.check()
+        self._until(future.done, timeout, SLICE)
+        return 0.0
 
     def take(self, mailbox: Any) -> Step:
         """Turn the engines until something comes into a mailbox, and return it."""
@@ -578,15 +595,18 @@ class CallerDriver(BlockingDriver[S]):
 
     def close(self) -> None:
         """Stop the session, send its last words, and close everything; in a forked child do nothing."""
+        self.end(None)
+
+    def end(self, error: BaseException | None) -> None:
+        """Close, and tell the session what ended it."""
         if self.engine.forked:
             return
         with self.lock:
             if self.closed:
                 return
-            self._stop_all(None)
+            self._stop_all(error)
             self.closed = True
-            for engine in (self.engine, *self._others):
-                engine.close()
+            self._for_all(Engine.close)
         if self._ticker is not None:
             self._ticker.stop()
 
@@ -621,12 +641,16 @@ class _Ticker:
         return self._thread is not None
 
     def _run(self) -> None:
-        driver = self._driver
-        while self._work.wait() and not self._stopped.wait(self._every):
-            with driver.lock:
-                driver.turn()
-                if not self._busy():
-                    self._work.clear()
-                    if self._stopped.is_set():
-                        self._work.set()
-        driver.close()
+        driver, error = self._driver, None  # type: CallerDriver[Any], BaseException | None
+        try:
+            while self._work.wait() and not self._stopped.wait(self._every):
+                with driver.lock:
+                    driver.turn()
+                    if not self._busy():
+                        self._work.clear()
+                        if self._stopped.is_set():
+                            self._work.set()
+        except Exception as caught:
+            error = caught
+            LOG.error("the client's ticker failed", error=repr(caught))
+        driver.end(error)

@@ -11,7 +11,7 @@ import zmq
 
 from scale0_core.client.kit.link import CONTEXT, Link, Socket
 from scale0_core.client.kit.listening import why_nobody_listens
-from scale0_core.client.kit.route import resolve
+from scale0_core.client.kit.route import choice, resolve
 from scale0_core.client.kit.sessions import Session
 from scale0_core.config.addresses import is_local
 from scale0_core.errors import AddressError
@@ -37,6 +37,7 @@ class Engine:
         self._process = 0
         self._context: zmq.Context[Socket] | None = None
         self._connection = 0
+        self._choice = ""
         self._linked_before = False
         self._attempts = 0
         """How often connecting has failed since there was a connection."""
@@ -50,13 +51,13 @@ class Engine:
         return self._process != os.getpid() and self._process != 0
 
     def start(self) -> None:
-        """Begin to connect; raises an AddressError when the address is not valid."""
+        """Begin to connect; raises an AddressError when the address is not valid, or no socket can be opened."""
         self._process = os.getpid()
         self._context = CONTEXT.acquire()  # held between two links
-        self.session.start(time.monotonic())
         try:
+            self.session.start(time.monotonic())
             self._reopen()
-        except AddressError:
+        except BaseException:
             self.close()
             raise
 
@@ -80,6 +81,7 @@ class Engine:
             link.events.popleft()
             self._linked_before = link.up = True
             self._attempts = 0
+            session.reached = self._choice
             session.on_linked(now)
             if session.connection != self._connection:
                 return False
@@ -123,9 +125,13 @@ class Engine:
         if link is not None:
             if link.outbox:
                 link.flush()
-            for frames in out:
-                link.send(frames)
-        out.clear()
+            try:
+                for frames in out:
+                    link.send(frames)
+            finally:
+                out.clear()  # also if a frame is none, lest those before it are sent again
+        else:
+            out.clear()
         if self.session.connection != self._connection:
             self._try_to_open()
         if self._clear and not (self.link and self.link.outbox):
@@ -164,7 +170,8 @@ class Engine:
         self._connection = self.session.connection
         try:
             if self.session.address:
-                self.link = Link(resolve(self.session.address, self._attempts)[0], self.session.limits)
+                self._choice = choice(self.session.address, self._attempts)
+                self.link = Link(resolve(self._choice)[0], self.session.limits)
         finally:
             self._replaced(old)
 

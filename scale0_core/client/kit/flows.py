@@ -137,7 +137,8 @@ class Inbox:
 class Stream(Iterator[T]):
     """The parts of a reply, as they come; ends in StopIteration or in an error.
 
-    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    One that is closed, or dropped before its end, is cancelled: its worker stops. Parts are kept until they are read,
+    without a bound: all calls of a client share its connection, so a slow reader of one must not hold up the others.
     """
 
     def __init__(self, take: Callable[[], Any], cancel: Callable[[], object]) -> None:
@@ -178,7 +179,8 @@ class Stream(Iterator[T]):
 class AsyncStream(AsyncIterator[T]):
     """The parts of a reply, as they come; ends in StopAsyncIteration or in an error.
 
-    One that is closed, or dropped before its end, is cancelled: its worker stops.
+    One that is closed, or dropped before its end, is cancelled: its worker stops. Parts are kept until they are read,
+    without a bound: all calls of a client share its connection, so a slow reader of one must not hold up the others.
     """
 
     def __init__(self, take: Callable[[], Awaitable[Any]], cancel: Callable[[], object]) -> None:

@@ -14,23 +14,27 @@ Facts about libzmq 4.3.5 that everything here keeps to:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import zmq
 
 from scale0_core.client.kit.sessions import Limits
 from scale0_core.errors import AddressError
+from scale0_core.logs import printable
 from scale0_core.service import Frames
 
 NEVER_MS = 86_400_000
 MOST_SOCKETS = 20_000
 """Of a process; a link takes three."""
+FEWER = "close clients that are not needed, or allow the process more open files (ulimit -n)"
 
 # the last comes when ZeroMQ would connect again, so after every try that failed
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
@@ -43,6 +47,9 @@ _FIXED: dict[int, int] = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.IPV6: 1,
 }
+
+# plain numbers: what pyzmq has are enums, each operation on which takes a microsecond
+IN, OUT, NOW, READY = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.DONTWAIT), int(zmq.EVENTS)
 
 Socket = zmq.Socket[bytes]
 DEFAULT = Limits()
@@ -98,14 +105,33 @@ def client_socket(context: zmq.Context[Socket], kind: int, limits: Limits) -> So
     }
     if limits.reconnect:
         options[zmq.RECONNECT_IVL_MAX] = 1000
-    for option, value in options.items():
-        socket.setsockopt(option, value)
+    try:
+        for option, value in options.items():
+            socket.setsockopt(option, value)
+    except BaseException:
+        socket.close(0)
+        raise
     return socket
+
+
+@contextlib.contextmanager
+def _or_undone(address: str, undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what was begun when a socket cannot be opened, and say so in an AddressError."""
+    try:
+        yield
+    except BaseException as error:
+        undo()
+        if not isinstance(error, zmq.ZMQError | UnicodeError):
+            raise
+        few = isinstance(error, zmq.ZMQError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+        looks = "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path; a name is that of a broker here"
+        remedy = FEWER if few else looks
+        raise AddressError(f"cannot connect to {printable(address)}", str(error), "nothing is sent", remedy) from error
 
 
 def ready(socket: Socket) -> int:
     """Return what a socket is ready for: POLLIN, POLLOUT."""
-    return cast("int", socket.getsockopt(zmq.EVENTS))
+    return cast("int", socket.getsockopt(READY))
 
 
 def wait(sockets: Sequence[tuple[Any, int]], seconds: float | None) -> list[tuple[Any, int]]:
@@ -126,6 +152,8 @@ class Link:
     def __init__(self, address: str, limits: Limits = DEFAULT) -> None:
         self.address, self.limits = address, limits
         self.outbox: deque[Frames] = deque()
+        """What had no room. It has no bound of its own: a session bounds what it sends, and who makes much waits until
+        the engine is clear (``Engine.when_clear``)."""
         self.events: deque[bool] = deque()
         self.up = False
         """Whether there ever was a connection."""
@@ -133,21 +161,14 @@ class Link:
         self.monitor: Socket | None = None
         self._copy = not limits.zero_copy
         self._context = CONTEXT.acquire()
-        self.socket = client_socket(self._context, zmq.DEALER if limits.topics is None else zmq.SUB, limits)
-        try:
+        with _or_undone(address, partial(CONTEXT.release, self._context)):
+            self.socket = client_socket(self._context, zmq.DEALER if limits.topics is None else zmq.SUB, limits)
+        with _or_undone(address, self.drop):
             self.monitor = self.socket.get_monitor_socket(EVENTS)
             self.monitor.setsockopt(zmq.LINGER, 0)
             for topic in limits.topics or ():
                 self.socket.setsockopt(zmq.SUBSCRIBE, topic)
             self.socket.connect(address)
-        except zmq.ZMQError as error:
-            self.drop()
-            raise AddressError(
-                f"cannot connect to {address}",
-                str(error),
-                "nothing is sent",
-                "an address looks like tcp://127.0.0.1:5555 or ipc:///run/some/path; a name is that of a broker here",
-            ) from error
 
     def __enter__(self) -> Link:
         return self
@@ -168,10 +189,10 @@ class Link:
     def _try(self, frames: Frames) -> bool:
         for _ in range(2):
             try:
-                self.socket.send_multipart(frames, zmq.DONTWAIT, copy=self._copy)
+                self.socket.send_multipart(frames, NOW, copy=self._copy)
             except zmq.Again:
                 # there may be room again, of which the socket learns by looking
-                if not ready(self.socket) & zmq.POLLOUT:
+                if not ready(self.socket) & OUT:
                     return False
             else:
                 return True
@@ -184,17 +205,17 @@ class Link:
         with contextlib.suppress(zmq.Again):
             if self.limits.views:
                 while len(found) < batch:
-                    frames: list[Any] = receive(zmq.DONTWAIT, copy=False)
+                    frames: list[Any] = receive(NOW, copy=False)
                     found.append(tuple(frame.buffer for frame in frames))
             while len(found) < batch:
-                found.append(tuple(receive(zmq.DONTWAIT)))
+                found.append(tuple(receive(NOW)))
         return found
 
     @property
     def readable(self) -> bool:
         """Whether there is something to read, on the connection or about it."""
         monitor = self.monitor
-        return monitor is not None and bool((ready(self.socket) | ready(monitor)) & zmq.POLLIN)
+        return monitor is not None and bool((ready(self.socket) | ready(monitor)) & IN)
 
     @property
     def polled(self) -> list[tuple[Socket, int]]:
@@ -202,13 +223,13 @@ class Link:
         monitor = self.monitor
         if monitor is None:
             return []
-        return [(self.socket, zmq.POLLIN | zmq.POLLOUT if self.outbox else zmq.POLLIN), (monitor, zmq.POLLIN)]
+        return [(self.socket, IN | OUT if self.outbox else IN), (monitor, IN)]
 
     def look(self) -> None:
         """Note in ``events`` what happened to the connection: True when it came about, False when it is no more."""
         monitor = self.monitor
-        while monitor is not None and ready(monitor) & zmq.POLLIN:
-            (number,) = struct.unpack("=H", monitor.recv_multipart(zmq.DONTWAIT)[0][:2])
+        while monitor is not None and ready(monitor) & IN:
+            (number,) = struct.unpack("=H", monitor.recv_multipart(NOW)[0][:2])
             self.events.append(number == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     @property
@@ -242,7 +263,7 @@ class Link:
         while True:
             broken = self.look_for_breaks()  # before the messages, so that all that was said before is among them
             with contextlib.suppress(zmq.Again):
-                return tuple(self.socket.recv_multipart(zmq.DONTWAIT))
+                return tuple(self.socket.recv_multipart(NOW))
             left = end - time.monotonic()
             if broken or left <= 0 or self.monitor is None:
                 return None

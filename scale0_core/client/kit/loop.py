@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from scale0_core.client.kit.drivers import Driver, Mailbox, S
+from scale0_core.client.kit.drivers import Driver, Mailbox, S, restore
 from scale0_core.client.kit.engine import Engine
 from scale0_core.client.kit.errors import FORKED
 from scale0_core.client.kit.flows import AsyncStream, Flow, Step, aeach, arun
@@ -193,8 +193,7 @@ class LoopDriver(Driver[S]):
 
     def _close_links(self, error: BaseException | None) -> None:
         self._stop_all(error)
-        for engine in (self.engine, *self._others):
-            engine.close_link()
+        self._for_all(Engine.close_link)
 
     # --- what flows need ----------------------------------------------------------------------------------------------
 
@@ -271,8 +270,7 @@ class LoopDriver(Driver[S]):
         await asyncio.shield(asyncio.to_thread(self._terminate))
 
     def _terminate(self) -> None:
-        for engine in (self.engine, *self._others):
-            engine.terminate()
+        self._for_all(Engine.terminate)
 
     def signals(self, on_signal: Callable[[int], None]) -> contextlib.AbstractContextManager[LoopSignals]:
         """Heed TERM and INT for a while; the callback gets how many have come."""
@@ -286,10 +284,16 @@ def heeding(on_signal: Callable[[int], None]) -> Iterator[LoopSignals]:
     main = threading.current_thread() is threading.main_thread()
     heeded = LoopSignals(on_signal)
     numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
-    for number in numbers:
-        loop.add_signal_handler(number, heeded.handle)
+    before: dict[signal.Signals, Any] = {}
     try:
+        for number in numbers:
+            handler = signal.getsignal(number)
+            loop.add_signal_handler(number, heeded.handle)
+            if handler != signal.getsignal(number):  # else the loop had one, of which it knows no more
+                before[number] = handler
         yield heeded
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+        for number, handler in before.items():  # asyncio.run has one of its own for INT
+            restore(number, handler)

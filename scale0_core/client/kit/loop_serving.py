@@ -165,7 +165,7 @@ class TaskHandling(Handling):
         driver, clear = self._driver, asyncio.Event()
         assert driver is not None
         if driver.post(partial(driver.engine.when_clear, clear.set)):
-            await asyncio.wait_for(clear.wait(), 60)
+            await clear.wait()  # as long as it takes: who does not wait any more has it cancelled
 
 
 class LoopServing(Serving[V]):

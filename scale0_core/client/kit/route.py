@@ -62,10 +62,10 @@ def resolve(target: str, attempt: int = 0, list_brokers: Running = running_here)
     :param attempt: how often connecting has failed; of several brokers the next one is tried each time.
     :param list_brokers: lists the brokers that run.
     """
-    choices = target.split(BETWEEN)
-    socket, at, broker = choices[attempt % len(choices)].partition("@")
+    tried = choice(target, attempt)
+    socket, at, broker = tried.partition("@")
     if "://" in socket or not at:
-        return choices[attempt % len(choices)], ""
+        return tried, ""
     records, problems = list_brokers()
     record = next((record for record in records if broker in (record.name, *_addresses(record))), None)
     if record is None:
@@ -78,6 +78,12 @@ def resolve(target: str, attempt: int = 0, list_brokers: Running = running_here)
         if not address.startswith("inproc://"):
             return seen_from("", address), ""
     return NOWHERE, f"the broker {record.name} has no service {service}"
+
+
+def choice(target: str, attempt: int) -> str:
+    """Return which of several brokers is tried, when connecting has failed so often."""
+    choices = target.split(BETWEEN)
+    return choices[attempt % len(choices)]
 
 
 def address_of(target: str) -> str:
@@ -130,12 +136,14 @@ class Route:
         self.told = self.here = told
         self.asking = False
         self.config = config
+        self.reached = told.frontend
+        """Which of the brokers that were named was reached last: what they say of themselves is seen from there."""
         self._tried: set[str] = {told.frontend}
 
     @property
     def unreachable(self) -> list[str]:
         """The identities of brokers that were tried in vain."""
-        known = places(self.config, self.told.frontend) if self.config else []
+        known = self._known()
         names = {place.identity for place in known if place.frontend in self._tried and place != self.here}
         if self.config and self.told.frontend in self._tried and self.here is not self.told:
             names.add(self.config.prefered_broker)
@@ -147,10 +155,23 @@ class Route:
             return self.here.backend
         if self.config is not None:
             wanted = self.here.identity or self.config.prefered_broker
-            for place in places(self.config, self.told.frontend):
+            for place in self._known():
                 if place.identity == wanted and place.backend:
                     return place.backend
-        return backend_beside(self.here.frontend)
+        return backend_beside(self._at)
+
+    @property
+    def _at(self) -> str:
+        """What the broker at hand was reached by."""
+        return self.reached if self.here == self.told else self.here.frontend
+
+    def _known(self) -> list[Place]:
+        return places(self.config, self.reached) if self.config else []
+
+    def linked(self, reached: str) -> None:
+        """Note that there is a connection, and which of several brokers it leads to; "" where that is not known."""
+        if reached and self.here == self.told:
+            self.reached = reached
 
     def arrived(self) -> None:
         """Note that the broker at hand answers: when it is lost, all others may be tried again."""
@@ -163,8 +184,7 @@ class Route:
     def elsewhere(self) -> bool:
         """Go to another broker and ask it; when all were tried, back to the first. Tell whether anything changed."""
         self._tried.add(self.here.frontend)
-        known = places(self.config, self.told.frontend) if self.config else []
-        for place in known:
+        for place in self._known():
             own = self.config is not None and place.identity == self.config.prefered_broker
             if place.frontend and place.frontend not in self._tried and not own:
                 self.here, self.asking = place, True
@@ -177,8 +197,9 @@ class Route:
     def sent_to(self, options: Options) -> bool:
         """Follow a CHANGEBROKER; tell whether that leads to another address."""
         was_asking, self.asking = self.asking, False
-        for entry in _entries(options.get("brokers")):
-            if entry.frontend == self.here.frontend:
+        at = address_of(self._at)
+        for entry in _entries(options.get("brokers"), at):
+            if entry.frontend == at:
                 return False
             if was_asking or entry.frontend not in self._tried:
                 self.here = entry
@@ -186,11 +207,12 @@ class Route:
         return False
 
 
-def _entries(value: object) -> list[Place]:
+def _entries(value: object, told: str) -> list[Place]:
     found = []
     for entry in value if isinstance(value, Sequence) and not isinstance(value, str) else ():
         if isinstance(entry, Mapping):
             texts = {name: entry.get(name, "") for name in ("frontend", "backend", "identity", "group")}
             if all(isinstance(text, str) for text in texts.values()) and texts["frontend"]:
+                texts |= {name: seen_from(told, texts[name]) for name in ("frontend", "backend")}
                 found.append(Place(**texts))
     return found

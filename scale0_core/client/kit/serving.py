@@ -361,7 +361,7 @@ class Serving(ABC, Generic[V]):
         try:
             driver.start()
         except BaseException:
-            del self.lines[key]
+            self.lines.pop(key, None)  # another thread may have stopped them all
             raise
         return session
 
@@ -388,7 +388,7 @@ class Serving(ABC, Generic[V]):
     @property
     def forked(self) -> bool:
         """Whether this is a forked child, whose parent serves."""
-        return any(line.driver.forked for line in self.lines.values())
+        return any(line.driver.forked for line in self.all_lines)
 
     def check(self, who: str) -> None:
         """Raise a WorkerError in a forked child."""
@@ -397,13 +397,18 @@ class Serving(ABC, Generic[V]):
             raise WorkerError(what, FORKED, "nothing is served here", "start another Worker after the fork")
 
     @property
+    def all_lines(self) -> list[Line[V]]:
+        """The lines there are now; other threads add and remove some."""
+        return list(self.lines.values())
+
+    @property
     def left(self) -> bool:
-        """Whether all lines have ended."""
-        return all(line.session.ended for line in self.lines.values())
+        """Whether all lines have ended; without any it is True: a worker ends with its last service."""
+        return all(line.session.ended for line in self.all_lines)
 
     def drain_all(self) -> None:
         """Take no more tasks."""
-        for line in self.lines.values():
+        for line in self.all_lines:
             line.post(line.session.drain)
 
     # --- flows --------------------------------------------------------------------------------------------------------
@@ -461,7 +466,7 @@ class Serving(ABC, Generic[V]):
                 yield from self.stop()
 
     def _on_signal(self, count: int) -> None:
-        for line in self.lines.values():
+        for line in self.all_lines:
             line.post(line.session.drain if count == 1 else line.session.stop)
 
 

@@ -103,6 +103,8 @@ class Session(Protocol):
 
     connection: int
     out: list[Frames]
+    reached: str
+    """Which of the targets in ``address`` there is a connection to; the engine sets it before ``on_linked``."""
 
     @property
     def address(self) -> str:
@@ -151,6 +153,7 @@ class BaseSession:
         self.connection = 0
         self.ended = False
         self.out: list[Frames] = []
+        self.reached = ""
 
     def start(self, now: float) -> None:
         """Begin."""

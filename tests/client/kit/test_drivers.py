@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import os
 import threading
@@ -414,6 +415,99 @@ def test_an_address_that_is_not_valid_is_an_error_at_the_start():
     for driver in (ThreadDriver(Asking("nonsense"), "test"), CallerDriver(Asking("nonsense"))):
         with pytest.raises(AddressError):
             driver.start()
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+class Wordless(Asking):
+    """Has last words that nobody can send."""
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        super().stop(now, error)
+        self.out.append(("no bytes",))
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller", "loop"])
+def test_sessions_are_stopped_though_one_cannot_say_its_last_words(echo: Echo, address: str, kind: str):
+    first, second = Wordless(address), Asking(address)
+
+    def use(driver) -> Flow[None]:
+        driver.post(lambda: driver.add(second))
+        assert (yield driver.until(lambda: first.linked and second.linked, PATIENCE))
+        links.extend([engine.link for engine in (driver.engine, *driver._others)])
+        yield driver.closing()
+        assert (yield driver.until(lambda: first.ended and second.ended, 1.0))
+
+    links: list[Link] = []
+    if kind == "loop":
+
+        async def main() -> None:
+            driver = LoopDriver(first)
+            driver.start()
+            await driver.run(use(driver))
+
+        asyncio.run(main())
+    else:
+        driver = ThreadDriver(first, "test") if kind == "thread" else CallerDriver(first)
+        driver.start()
+        run(use(driver))
+    eventually(lambda: b"bye" in echo.heard)
+    assert len(links) == 2
+    assert all(link.socket.closed for link in links)
+    assert CONTEXT._context is None
+
+
+def test_what_was_sent_is_not_sent_again_after_a_failure(echo: Echo, address: str):
+    session = Asking(address)
+    driver = CallerDriver(session)
+    driver.start()
+    assert driver.run(linked(driver))
+    session.out += [(b"once",), ("no bytes",)]
+    with pytest.raises(TypeError):
+        driver.kick()
+    assert driver.run(asked(driver, b"after")) == b"after"
+    assert echo.heard == [b"once", b"after"]
+    driver.close()
+
+
+def test_a_ticker_that_fails_closes_its_driver(echo: Echo, address: str):
+    session = Asking(address)
+    driver = CallerDriver(session, tick=0.01, busy=lambda: True)
+    driver.start()
+    assert driver.run(linked(driver))
+    session.ask(b"burst")  # its answer makes the session raise
+    driver.kick()
+    eventually(lambda: driver.closed)
+    assert isinstance(session.error, ValueError)
+    assert not driver.post(lambda: None)
+    assert not driver.until(lambda: False, PATIENCE)()
+    driver.abandon()
+    eventually(lambda: CONTEXT._context is None)
+
+
+class Resolving(Asking):
+    """Puts the answer into a future."""
+
+    future: concurrent.futures.Future[bytes]
+
+    def receive(self, frames: Frames, now: float) -> None:
+        self.future.set_result(frames[0])
+
+
+@pytest.mark.parametrize("kind", ["thread", "caller"])
+def test_a_future_has_its_result_whoever_turns(echo: Echo, address: str, kind: str):
+    session = Resolving(address)
+    driver = ThreadDriver(session, "test") if kind == "thread" else CallerDriver(session)
+    driver.start()
+    assert driver.run(linked(driver))
+    future = session.future = driver.future(lambda _: None, None)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0.05)
+    driver.post(lambda: session.ask(b"hello"))
+    assert future.result(PATIENCE) == b"hello"
+    assert future.exception() is None
+    driver.close()
 
 
 # --- the context ------------------------------------------------------------------------------------------------------

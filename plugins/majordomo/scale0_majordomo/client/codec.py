@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from scale0_core.api import Frames, records
 from scale0_core.client.kit.calls import Call, Reply
@@ -22,6 +22,8 @@ from scale0_majordomo.dialects import (
     Word,
     read_options,
 )
+
+T = TypeVar("T")
 
 DialectName = Literal["scale0", "mdp02", "mdp01"]
 
@@ -221,11 +223,17 @@ def check_name(name: bytes) -> None:
 # --- what a broker tells ----------------------------------------------------------------------------------------------
 
 
-def told_by_broker(service: str, reply: Reply) -> Any:
-    """Read the answer of an mmi service that tells something in JSON."""
+def told_by_broker(service: str, reply: Reply, kind: type[T]) -> T:
+    """Read the answer of an mmi service that tells something in JSON, an object or a list."""
+    remedy = "is it a broker of Scale0, with the plugin majordomo?"
+    what = f"the broker does not answer {service}"
     if len(reply) < 2 or reply[0] != b"200":
-        code = int(reply[0]) if reply and reply[0].isdigit() else 0
-        remedy = "is it a broker of Scale0, with the plugin majordomo?"
-        what = f"the broker does not answer {service}"
+        code = int(reply[0]) if reply and len(reply[0]) == 3 and reply[0].isdigit() else 0
         raise CallError(what, f"it says {code}", "", remedy, stage=Stage.WORKER, code=code)
-    return records.from_json(reply[1])
+    try:
+        told = records.from_json(reply[1])
+    except records.MalformedError as error:
+        raise CallError(what, str(error), "", remedy, stage=Stage.WORKER) from error
+    if not isinstance(told, kind):
+        raise CallError(what, f"it gives no {kind.__name__}", "", remedy, stage=Stage.WORKER)
+    return told

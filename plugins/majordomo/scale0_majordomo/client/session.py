@@ -31,6 +31,7 @@ CANCELLED = 410
 class ClientSession:
     """A client's side of its connection."""
 
+    reached = ""
     limits = Limits(max_message=-1, receive_queue=0, send_queue=1000)
     """How large a message may be is the broker's to say; what comes was asked for here, so there is room; beyond that,
     messages wait where it is seen that they do."""
@@ -190,6 +191,7 @@ class WorkerSession:
     :param cancel: is told of a request that nobody waits for any more; it is to be ended all the same.
     """
 
+    reached = ""
     limits = Limits(max_message=-1, receive_queue=0, send_queue=1000, linger_ms=1000)
 
     def __init__(

@@ -32,6 +32,7 @@ MAX_CREDIT = 10_000
 MOST_THREADS = 64
 
 F = TypeVar("F", bound=Handler)
+T = TypeVar("T")
 
 Item = bytes | str | tuple[bytes | str, ...]
 Progress = Callable[[int, int | None], None]
@@ -99,9 +100,9 @@ class BaseClient(ABC):
 
         return self._caller.map(make, items, window)
 
-    def _told(self, question: str, *body: str, timeout: float | None) -> Flow[Any]:
+    def _told(self, kind: type[T], question: str, *body: str, timeout: float | None) -> Flow[T]:
         reply = yield from self._caller.call(self._call(question, body, {"timeout": timeout}))
-        return told_by_broker(question, reply)
+        return told_by_broker(question, reply, kind)
 
     def _offers(self, service: str, timeout: float | None) -> Flow[bool]:
         reply = yield from self._caller.call(self._call("mmi.service", (service,), {"timeout": timeout}))
@@ -228,7 +229,7 @@ class BaseWorker(ABC):
         yield from self._serving.wait_ready(lambda: not self._missing(), lambda: self._not_ready(timeout), timeout)
 
     def _missing(self) -> list[WorkerSession]:
-        sessions = [line.session for line in self._serving.lines.values()]
+        sessions = [line.session for line in self._serving.all_lines]
         return [session for session in sessions if session.state is not WorkerState.SERVING]
 
     def _not_ready(self, timeout: float) -> WorkerError:

@@ -45,7 +45,10 @@ class Client(BaseClient):
         return future
 
     def stream(self, service: str, *body: bytes | str, **options: Unpack[CallOptions]) -> Stream[Reply]:
-        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it."""
+        """Call a service and iterate over the parts of its reply as they come, and its end; a break cancels it.
+
+        Parts that are not read yet are kept in memory, without a bound; a worker does not wait for a slow reader.
+        """
         stream: Stream[Reply] = self._caller.stream(self._call(service, body, options))
         return stream
 
@@ -65,11 +68,11 @@ class Client(BaseClient):
 
     def services(self, timeout: float | None = None) -> dict[str, dict[str, Any]]:
         """Ask the broker for its services, each with its figures: workers, waiting, requests and more."""
-        return run(self._told("mmi.stats", timeout=timeout))
+        return run(self._told(dict, "mmi.stats", timeout=timeout))
 
     def workers(self, service: str = "", timeout: float | None = None) -> list[dict[str, Any]]:
         """Ask the broker for its workers, or those of one service."""
-        return run(self._told("mmi.workers", service, timeout=timeout))
+        return run(self._told(list, "mmi.workers", service, timeout=timeout))
 
     def offers(self, service: str, timeout: float | None = None) -> bool:
         """Ask the broker whether somebody offers a service."""

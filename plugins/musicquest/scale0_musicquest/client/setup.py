@@ -211,7 +211,7 @@ class BaseMusicClient(ABC):
         self, begin: Callable[[], object], mailbox: Mailbox, cancel: Callable[[], object] = lambda: None
     ) -> Flow[Any]:
         """Begin something, and wait for what comes of it; who does not wait any more cancels it."""
-        self._post(begin)
+        self._begin(begin, mailbox)
         try:
             said = yield self._driver.take(mailbox)
         except BaseException:
@@ -221,8 +221,16 @@ class BaseMusicClient(ABC):
             raise said
         return said
 
-    def _post(self, function: Callable[[], object]) -> None:
-        if not self._driver.post(function):
+    def _begin(self, begin: Callable[[], object], mailbox: Mailbox) -> None:
+        """Have something begun whose outcome comes into a mailbox; what it raises goes there, too."""
+
+        def begun() -> None:
+            try:
+                begin()
+            except Exception as error:  # on the driver's side, where nobody waits for it
+                mailbox.put(error)
+
+        if not self._driver.post(begun):
             raise forked() if self._driver.forked else closed()
 
     # --- downloading --------------------------------------------------------------------------------------------------
@@ -300,7 +308,7 @@ class BaseMusicClient(ABC):
             self._holders, part, holders, locate, put=mailbox.put, tag=new_tag(), song=song,
             stopped=stop.is_set if stop is not None else lambda: False, shows=progress is not None,
         )  # fmt: skip
-        self._post(partial(driver.add, transfer))
+        self._begin(partial(driver.add, transfer), mailbox)
         try:
             while True:
                 said = [(yield driver.take(mailbox))]

@@ -126,6 +126,7 @@ class PipeSession:
     Large, since it is writer, queue and counts in one: nothing is lost between them without being counted.
     """
 
+    reached = ""
     limits = Limits(linger_ms=0)
 
     def __init__(self, address: str, pipe: bytes, writer: bytes) -> None:

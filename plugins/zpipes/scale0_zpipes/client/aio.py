@@ -32,8 +32,10 @@ class Pipe(End, Opens["PipeReader", "PipeWriter"]):
     def _begin(self) -> None: ...
 
     def _check(self) -> None:
-        self._driver.check()  # nothing else does so here
-        super()._check()
+        # for each chunk, so all at once; nothing else looks for a fork here
+        if self._driver.engine.forked or self._closing or not self._opened or self._session.error is not None:
+            self._driver.check()
+            super()._check()
 
     @abstractmethod
     async def close(self) -> None:

@@ -31,12 +31,23 @@ FIRST_REST, LONGEST_REST = 0.05, 1.0
 NEVER = float("inf")
 
 
+def read_info(frame: bytes) -> dict[str, Any]:
+    """Read what a broker says of a pipe; what sessions go by is as it should be, or a MalformedError says why not."""
+    info = records.object_from(frame)
+    records.flag_of(info, "durable")
+    records.whole_of(info, "links")
+    records.whole_of(info, "next", 1)
+    records.or_none(records.whole_of, info, "max_chunk", least=1)
+    return info
+
+
 class Session(ABC):
     """What writers and readers have in common: opening the pipe on each connection, and what becomes of calls.
 
     Large, since it has a method for each thing that an engine tells, and one for each that writers and readers do.
     """
 
+    reached = ""
     limits = Limits(max_message=-1, send_queue=0, receive_queue=0, batch=100, zero_copy=True)
     """How large a chunk may be is the broker's to say; a session has a bound of its own for what is under way."""
 
@@ -202,7 +213,7 @@ class Session(ABC):
             return
         request = self._greetings.popleft()
         if request[0] == b"INFO":
-            known, self.info = self.info, records.object_from(frames[1])
+            known, self.info = self.info, read_info(frames[1])
             if not self._opens and not (self.info["links"] and self.info.get("made") == known.get("made")):
                 self._open_anew(now)
                 return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from scale0_core.api import MIB, Frames, printable, records
+from scale0_core.api import MIB, Frames, printable
 from scale0_zpipes.batches import most_chunks, pack_chunks, unpack_numbered
 from scale0_zpipes.client.errors import PipeError, Stage, refused, too_large
-from scale0_zpipes.client.session import NEVER, Session
+from scale0_zpipes.client.session import NEVER, Session, read_info
 
 WAIT_MS = 10_000
 """How long a FETCH or a PUT waits at the broker before it is sent again: so a broker that forgot it is found out."""
@@ -447,8 +447,8 @@ class ReaderSession(Session):
 
     def _understood(self, command: bytes, frames: Frames) -> None:
         if command == b"INFO":
-            self.durable = bool(self.info["durable"])
-            if not self.durable or self.info["next"] <= max(self._skip, default=0):
+            self.durable = self.info.get("durable", False)
+            if not self.durable or self.info.get("next", 1) <= max(self._skip, default=0):
                 self._skip.clear()  # it is another pipe of the same name
         elif command == b"GROUP":
             self._resume_at(int(frames[1]))
@@ -523,7 +523,7 @@ class ReaderSession(Session):
             if waits:
                 self._busy_since = NEVER
         elif kind == b"INFO":
-            self.info, self.info_asked = records.object_from(frames[1]), False
+            self.info, self.info_asked = read_info(frames[1]), False
         elif kind == b"ERROR":
             self._refused(*self._read_error(frames), now)
 

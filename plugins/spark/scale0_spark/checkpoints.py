@@ -33,6 +33,7 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
     """Refuse a checkpoint that is of something else; one without a batch is of nothing yet."""
     found = _source_in(checkpoint)
     if found is None:
+        _forget_beginning(checkpoint)
         return
     before = _read(checkpoint)
     if before is None:  # of a version that made no notes, or it was removed
@@ -41,6 +42,15 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
         before = {**note, **{key: value for key, value in UNNOTED.items() if key in note}}
     if any(before.get(key, value) != value for key, value in note.items()) or before.keys() - note.keys():
         raise _refused(checkpoint, in_words(before), in_words(note), _remedy(checkpoint, before, note))
+
+
+def _forget_beginning(checkpoint: Path) -> None:
+    """Remove what a stream left that was killed while it planned its first batch: Spark wants the folder empty."""
+    with contextlib.suppress(OSError):
+        left = [*(checkpoint / "offsets").iterdir()]
+        if all(path.name.startswith(".") for path in left):
+            for path in left:
+                path.unlink()
 
 
 def note_down(checkpoint: Path, note: Note) -> None:

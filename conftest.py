@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 PATIENCE = 60.0
 """Seconds a child has to exit at the end of its ``with`` block."""
@@ -31,6 +34,14 @@ def _exit_soon(
         late.cancel()
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Know the setting of the lanes where the core is not installed, since its wheel is tested from outside."""
+    if find_spec("scale0_core") is None:
+        parser.addini("scale0_lanes", "put tests into lanes", type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Limit all such waits, those of tests to come included."""
-    subprocess.Popen.__exit__ = _exit_soon  # type: ignore[method-assign]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(subprocess.Popen, "__exit__", _exit_soon)
+    config.add_cleanup(patch.undo)

@@ -65,7 +65,7 @@ QUICK = {
 }  # fmt: skip
 
 TARGETS = (
-    Target("cpu_vs_python_loop", 0.30, "CPU per request, 8 workers: Scale0 / zguide-style broker in Python"),
+    Target("cpu_vs_python_loop", 0.36, "CPU per request, 8 workers: Scale0 / zguide-style broker in Python"),
     Target("cost_1000_vs_1_workers", 1.3, "CPU per request, one at a time: 1,000 workers of 100 services / 1 worker"),
 )
 

@@ -457,8 +457,8 @@ def fill_library(folder: Path, state: Path, count: int) -> None:
 
     To read the tags of so many files takes minutes, and is not what is measured.
     """
-    from scale0_musicquest import remembered
-    from scale0_musicquest.files import Mark
+    from scale0_musicquest.service.server import remembered
+    from scale0_musicquest.service.server.files import Mark
     from scale0_musicquest.songs import Song
 
     folder.mkdir()

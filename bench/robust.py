@@ -227,7 +227,7 @@ def simulate(seed: int) -> tuple[int, str]:
 def check_counts(net: SimNetwork) -> None:
     """Check that at rest every message is accounted for; the network itself checks its own counts at every step."""
     assert net.in_flight == 0, f"{net.in_flight} messages are still under way"
-    counts = net.nodes["server"].seats[0].counts
+    counts = net.nodes["server"].service_hosts[0].counts
     settled = counts.sent + sum(counts.undelivered.values()) + sum(counts.dropped.values())
     assert counts.received == settled, f"the server took {counts.received} messages and accounts for {settled}"
     assert counts.errors == 0, f"the server raised {counts.errors} times"

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results.md"
 BENCHES = (
     "wire.py", "tasks.py", "startup.py", "idle.py", "heartbeats.py", "zpipes.py", "majordomo.py", "musicquest.py",
-    "telemetry.py", "spark.py", "robust.py", "faults.py", "majordomo_faults.py",
+    "telemetry.py", "spark.py", "robust.py", "simulation.py", "faults.py", "majordomo_faults.py",
 )  # fmt: skip
 
 HEADING = """# Results

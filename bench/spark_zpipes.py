@@ -65,7 +65,7 @@ def _run(spark: Any, address: str, pipe: str, rows: int, folder: Path, trigger: 
     """Run a query to the end of the pipe; give the seconds it took, and insist that it counted every row."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    reader = spark.readStream.format("zpipes").option("address", address).option("pipe", pipe)
+    reader = spark.readStream.format("zpipes").option("broker", address).option("pipe", pipe)
     if trigger is not None:
         reader = reader.option("maxRowsPerTrigger", str(trigger))
     text = F.col("data").cast("string")

@@ -20,12 +20,12 @@ import attrs
 import click
 
 from scale0_core import errors, events, hookspecs
-from scale0_core.broker.seat import SeatCounts
 from scale0_core.cli import COMMANDS, PLUGIN_COMMANDS, plugin_command, scale0
 from scale0_core.cli.errors import EXITS
 from scale0_core.client.session import WORKER
 from scale0_core.config.settings import CoreSettings
 from scale0_core.config.structure import describe
+from scale0_core.container.host import HostCounts
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
 from scale0_core.plugins import GROUP, PluginSet
 from scale0_core.protocol.codes import CODES
@@ -141,7 +141,7 @@ def hooks_page() -> str:
     hooks = [function for name, function in vars(hookspecs).items() if name.startswith("scale0_")]
     parts += [hook_part(hook) for hook in hooks]
     parts.append("## What passes through hooks\n\nImport the first four from `scale0_core.api`.\n")
-    parts += [class_part(cls) for cls in (PluginInfo, BrokerContext, RunningBroker, BatchReport, SeatCounts)]
+    parts += [class_part(cls) for cls in (PluginInfo, BrokerContext, RunningBroker, BatchReport, HostCounts)]
     return "\n".join(parts)
 
 
@@ -171,7 +171,7 @@ def class_part(cls: type) -> str:
     rows = []
     for name, kind, default in fields_of(cls):
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
-        words = "" if default is attrs.NOTHING else "empty" if made else f"`{default!r}`"
+        words = "" if default is attrs.NOTHING or callable(default) else "empty" if made else f"`{default!r}`"
         rows.append((f"`{name}`", f"`{annotation(kind)}`", words))
     about = code(inspect.cleandoc(cls.__doc__ or "").splitlines()[0])
     return f"### `{cls.__name__}`\n\n{about}\n\n{markdown_table(('field', 'type', 'default'), rows)}"
@@ -193,8 +193,10 @@ def annotation(kind: Any) -> str:
 
 HOOKS_INTRODUCTION = """# Hooks
 
-A plugin is a module (or any object) whose functions carry `@hookimpl` and have the names below. It is found by an entry
-point of the group `scale0.plugins`; the name of the entry point is the plugin's name.
+A plugin is a class whose methods carry `@hookimpl` and have the names below. An entry point of the group
+`scale0.plugins` names the class; the name of the entry point is the plugin's name. The core makes one instance per
+broker, without arguments, so what hooks share belongs in `self`
+([no state in modules](../adr/0028-plugins-are-classes.md)).
 
 - A hook may take fewer parameters than listed here, not others. A hook whose name does not exist is an error that names
   the nearest one.
@@ -339,7 +341,7 @@ def options_table(command: click.Command) -> str:
     rows = [
         (", ".join(f"`{flag}`" for flag in param.opts), values_of(param), shown_default(param), param.help or "")
         for param in command.params
-        if isinstance(param, click.Option)
+        if isinstance(param, click.Option) and not param.hidden
     ]
     return markdown_table(("option", "takes", "default", "what it does"), rows) if rows else ""
 
@@ -402,8 +404,8 @@ page of the [service](service.md#sends-that-fail).
 """
 
 PROTOCOL_INTRODUCTION = """\
-HTTP's numbers, with the meaning they have in the Scale0 protocol. Version 0.1 has the table only: the protocol between
-clients, workers and brokers is planned. The echo service uses 400, 429, 500 and 501 in answers of its own.
+HTTP's numbers, with the meaning they have in the [Scale0 protocol](protocol.md). Services use them in answers of
+their own, and errors of clients have them as `code`: 408 is a call whose time is over there, and 410 a cancelled one.
 """
 
 

@@ -149,19 +149,19 @@ def wait(broker: ProcessBroker, chart: Chart) -> None:
     scale0 = Path(sys.executable).with_name("scale0")
     print("Try in another terminal:\n")
     tries = [
-        (f"echo --name {broker.name} hello", "a request and its answer"),
-        (f"echo --name {broker.name} --later 2000 hello", "the same, two seconds later"),
+        (f"echo -b {broker.name} hello", "a request and its answer"),
+        (f"echo -b {broker.name} --later 2000 hello", "the same, two seconds later"),
         (f"serve --broker {broker.name} upper -- tr a-z A-Z", "a worker out of a shell command"),
         (f"call --broker {broker.name} upper hello", "a call to that worker"),
-        (f"services --name {broker.name}", "who offers what"),
-        (f"zpipes write --name {broker.name} x < README.md", "put a file into a pipe"),
-        (f"zpipes read --name {broker.name} x", "and take it out"),
+        (f"services -b {broker.name}", "who offers what"),
+        (f"zpipes write -b {broker.name} x < README.md", "put a file into a pipe"),
+        (f"zpipes read -b {broker.name} x", "and take it out"),
         ("majordomo worker upper -- tr a-z A-Z", "a worker of Majordomo"),
         ("majordomo call upper hello", "a call to it"),
         ("musicquest search a", "songs of three servers"),
         ("musicquest play", "a player on the terminal"),
         ("musicquest web", "and one in the browser"),
-        (f"status --name {broker.name}", "how the broker is doing"),
+        (f"status -b {broker.name}", "how the broker is doing"),
         ("plugins ls", "what is installed"),
         ("plugin new weather", "write a plugin of your own"),
         ("doctor", "is this machine set up well?"),
@@ -354,7 +354,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def command_line_talks_to_it(broker: ProcessBroker) -> str:
     """Use the command of the echo plugin."""
-    ended = run_command("echo", "--name", broker.name, "hello")
+    ended = run_command("echo", "-b", broker.name, "hello")
     expect((0, "hello"), (ended.returncode, ended.stdout.strip()))
     return "scale0 echo hello"
 
@@ -400,7 +400,7 @@ def wait_for_worker(broker: ProcessBroker, identity: str, *, busy: bool = False)
     """Wait until the broker knows a worker, and until it has a task."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
-        listed = json.loads(run_command("clients", "--name", broker.name, "-o", "json").stdout)["items"]
+        listed = json.loads(run_command("clients", "-b", broker.name, "-o", "json").stdout)["items"]
         if any(row["identity"] == identity and (row["open_tasks"] or not busy) for row in listed):
             return
     raise AssertionError(f"the worker {identity} did not come")
@@ -408,7 +408,7 @@ def wait_for_worker(broker: ProcessBroker, identity: str, *, busy: bool = False)
 
 def services_are_known(broker: ProcessBroker) -> str:
     """Ask the broker who offers what."""
-    listed = json.loads(run_command("services", "--name", broker.name, "-o", "json").stdout)["items"]
+    listed = json.loads(run_command("services", "-b", broker.name, "-o", "json").stdout)["items"]
     names = {row["service"] for row in listed}
     expect({"echo", "upper", "work"}, {"echo", "upper", "work"} & names)
     return ", ".join(sorted(names))
@@ -429,9 +429,9 @@ def pipes_between_commands(broker: ProcessBroker) -> str:
     """Copy bytes through a pipe with two commands."""
     command = [sys.executable, "-m", "scale0_core", "zpipes"]
     body = os.urandom(5_000_000)
-    subprocess.run([*command, "write", "copy", "--name", broker.name], input=body, check=True, timeout=60)
+    subprocess.run([*command, "write", "copy", "-b", broker.name], input=body, check=True, timeout=60)
     ended = subprocess.run(
-        [*command, "read", "copy", "--name", broker.name], stdout=subprocess.PIPE, check=True, timeout=60
+        [*command, "read", "copy", "-b", broker.name], stdout=subprocess.PIPE, check=True, timeout=60
     )
     expect(hashlib.sha256(body).hexdigest(), hashlib.sha256(ended.stdout).hexdigest())
     return "5 MB through scale0 zpipes write and read"
@@ -500,12 +500,12 @@ def make_waves(broker: ProcessBroker) -> None:
 
 def disabled_is_silent(broker: ProcessBroker) -> str:
     """Disable the broker, find it silent, enable it again."""
-    expect(0, run_command("disable", "--name", broker.name).returncode)
-    expect(1, run_command("status", "--name", broker.name).returncode)
-    address = ("--address", broker.address("echo", "requests"))
+    expect(0, run_command("disable", "-b", broker.name).returncode)
+    expect(1, run_command("status", "-b", broker.name).returncode)
+    address = ("-b", broker.address("echo", "requests"))
     expect(75, run_command("echo", "hello", *address, "--timeout", "0.3").returncode)
-    expect(0, run_command("enable", "--name", broker.name).returncode)
-    expect(0, run_command("status", "--name", broker.name).returncode)
+    expect(0, run_command("enable", "-b", broker.name).returncode)
+    expect(0, run_command("status", "-b", broker.name).returncode)
     return "its services do not answer until it is enabled"
 
 

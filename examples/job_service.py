@@ -1,7 +1,8 @@
 """A plugin with work that blocks: a journal that answers when an entry is safe on disk, one fsync for many entries.
 
 ``python examples/job_service.py`` runs it in a broker, writes some entries and tells how many fsyncs they took. In a
-distribution of its own, the entry point ``journal = "job_service"`` in the group ``scale0.plugins`` would do the same.
+distribution of its own, the entry point ``journal = "job_service:JournalPlugin"`` in the group ``scale0.plugins``
+would do the same.
 """
 
 # does I/O: its jobs write files, and main() is an application
@@ -9,7 +10,6 @@ distribution of its own, the entry point ``journal = "job_service"`` in the grou
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -97,17 +97,19 @@ def _answer(peer: bytes, *frames: bytes) -> Send:
     return ("requests", (peer, *frames))
 
 
-@hookimpl
-def scale0_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="keeps entries in a file", api=(1, 1), settings=JournalSettings)
+class JournalPlugin:
+    """The journal of one broker."""
 
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        """Describe the plugin."""
+        return PluginInfo(summary="keeps entries in a file", api=(2, 2), settings=JournalSettings)
 
-@hookimpl
-def scale0_services(settings: JournalSettings, context: BrokerContext) -> list[Service]:
-    """Make the service. No file is opened here: that is left to the first job."""
-    journal = JournalFile(Path(context.data_dir) / "journal")
-    return [JournalService(journal, settings, [context.address(address) for address in settings.bind])]
+    @hookimpl
+    def scale0_services(self, settings: JournalSettings, context: BrokerContext) -> list[Service]:
+        """Make the service. No file is opened here: that is left to the first job."""
+        journal = JournalFile(Path(context.data_dir) / "journal")
+        return [JournalService(journal, settings, [context.address(address) for address in settings.bind])]
 
 
 def main(entries: int = 1000) -> None:
@@ -117,7 +119,7 @@ def main(entries: int = 1000) -> None:
     from scale0_core.testing import BrokerStarter
 
     with BrokerStarter() as start, zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        broker = start.in_thread(modules={"journal": sys.modules[__name__]})
+        broker = start.in_thread(extra={"journal": JournalPlugin})
         socket.rcvtimeo = 10_000
         socket.connect(broker.address("journal", "requests"))
         for number in range(entries):

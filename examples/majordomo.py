@@ -1,4 +1,4 @@
-"""Majordomo: ``python examples/majordomo.py [ADDRESS]`` offers services and calls them."""
+"""Majordomo: ``python examples/majordomo.py [BROKER]`` offers services and calls them."""
 
 import sys
 import time
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from scale0_majordomo import CallTimedOutError, Client, RemoteError, Request, Worker
 
-address = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:5555"
-worker = Worker(address, credit=8)
+broker = sys.argv[1] if len(sys.argv) > 1 else "default"
+worker = Worker(broker, credit=8)
 
 
 @worker.service("example.upper")
@@ -27,7 +27,7 @@ def slow(request: Request) -> None:
         time.sleep(0.01)
 
 
-with worker, Client(address) as client:
+with worker, Client(broker) as client:
     print(client.call("example.upper", "hello").text)
 
     # many at once

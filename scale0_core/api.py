@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from scale0_core import events, packing
-from scale0_core.broker.deadlines import Deadlines
-from scale0_core.broker.inner_worker import InnerCancel, InnerTask, InnerWorker
-from scale0_core.broker.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.config.fields import setting
 from scale0_core.config.formats import MAX_BYTES as MAX_CONFIG_BYTES
 from scale0_core.config.formats import MAX_DEPTH as MAX_CONFIG_DEPTH
 from scale0_core.config.formats import Format
 from scale0_core.config.tree import Node
+from scale0_core.container.container import Container
+from scale0_core.container.registry import Change, Provider, ProviderKind, Registry, ServiceStats
 from scale0_core.errors import FormatError, Problem, Scale0Error
 from scale0_core.events import Event, EventKind
 from scale0_core.hookspecs import hookimpl
 from scale0_core.logs import Logger, get_logger, printable
 from scale0_core.packing import PackedEvents, Packing
+from scale0_core.parts import files, journal, records
+from scale0_core.parts.backoff import Backoff, backoff_seconds
+from scale0_core.parts.envelopes import body_at, split_envelope
+from scale0_core.parts.timers import Deadlines
 from scale0_core.plugin_types import API_VERSION, BatchReport, BrokerContext, PluginInfo, RunningBroker
+from scale0_core.protocol.worker import ProtocolWorker, WorkerCancel, WorkerTask
 from scale0_core.service import (
     KIB,
     MIB,
-    BatchReceiver,
     Connect,
     Connecting,
     Delayed,
@@ -28,6 +31,8 @@ from scale0_core.service import (
     Effect,
     Endpoint,
     EventSource,
+    FastPath,
+    FastPaths,
     Finishing,
     Frames,
     Job,
@@ -49,12 +54,13 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "MAX_CONFIG_DEPTH",
     "MIB",
-    "BatchReceiver",
+    "Backoff",
     "BatchReport",
     "BrokerContext",
     "Change",
     "Connect",
     "Connecting",
+    "Container",
     "Deadlines",
     "Delayed",
     "Disconnect",
@@ -63,13 +69,12 @@ __all__ = [
     "Event",
     "EventKind",
     "EventSource",
+    "FastPath",
+    "FastPaths",
     "Finishing",
     "Format",
     "FormatError",
     "Frames",
-    "InnerCancel",
-    "InnerTask",
-    "InnerWorker",
     "Job",
     "JobResult",
     "LaterResults",
@@ -81,6 +86,7 @@ __all__ = [
     "PeerWatcher",
     "PluginInfo",
     "Problem",
+    "ProtocolWorker",
     "Provider",
     "ProviderKind",
     "Registry",
@@ -93,10 +99,18 @@ __all__ = [
     "SocketKind",
     "Stopping",
     "Undelivered",
+    "WorkerCancel",
+    "WorkerTask",
+    "backoff_seconds",
+    "body_at",
     "events",
+    "files",
     "get_logger",
     "hookimpl",
+    "journal",
     "packing",
     "printable",
+    "records",
     "setting",
+    "split_envelope",
 ]

@@ -234,6 +234,10 @@ class PluginImportError(PluginError):
     """The plugin's module cannot be imported."""
 
 
+LEFT_OUT = "the broker runs without it"
+"""The consequence of an error in a plugin that nobody insists on."""
+
+
 class PluginContractError(PluginError):
     """The plugin does not keep to the plugin interface."""
 

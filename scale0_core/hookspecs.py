@@ -37,7 +37,8 @@ def scale0_services(settings: Any, context: BrokerContext) -> Iterable[Service]:
     """Make the services that the plugin hosts.
 
     :param settings: an object of the plugin's settings class, checked; None when it has none.
-    :param context: the broker's name and folders.
+    :param context: the broker's name and folders, and ``post``, which hands results of the plugin's own threads to its
+        services, as those of jobs.
     :return: services without I/O; the core opens their sockets.
 
     When it is called: once at start, before any socket is open; also by ``scale0 plugins show`` and ``doctor``, so it
@@ -73,7 +74,7 @@ def scale0_batch(report: BatchReport) -> None:
 
 @hookspec
 def scale0_stopping(broker: RunningBroker) -> None:
-    """Take note that the broker is about to stop.
+    """End the plugin's own threads: the broker is about to stop. What they post until then still arrives.
 
     :param broker: as in ``scale0_started``, with the counts of every service.
 

@@ -8,7 +8,7 @@ many events, of which a list goes along. Who gets packed events and does not car
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, overload
@@ -41,13 +41,11 @@ def _add(events: list[Any], over: float, came: float, taken: float, size: int, n
 
 
 add = _add
-Answered: Callable[[list[Any], type, type, Callable[..., None]], Callable[..., None]] | None = None
-"""Tells of tasks that were answered as most are: ``Answered(events, Task, Worker, otherwise)``."""
 
 with suppress(ImportError):  # built without a compiler
     from scale0_core import _packing
 
-    add, Answered = _packing.add, _packing.Answered
+    add = _packing.add
 
 
 class PackedEvents(Sequence[Event]):

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -17,10 +18,11 @@ import pluggy
 from stevedore import NamedExtensionManager
 
 from scale0_core import hookspecs
-from scale0_core.broker.seat import CAUGHT
 from scale0_core.config.formats import Format
 from scale0_core.config.structure import nearest, structure
+from scale0_core.container.host import CAUGHT
 from scale0_core.errors import (
+    LEFT_OUT,
     Fault,
     FormatMissingError,
     PluginContractError,
@@ -38,7 +40,7 @@ GROUP = "scale0.plugins"
 FORMATS = "scale0.formats"
 LOG = get_logger("plugins")
 
-LEFT_OUT = "the broker runs without it"
+EXAMPLE = "scale0_echo.plugin:EchoPlugin"
 
 OWN = frozenset({"network", "reporter"})
 """The core's own plugins, which every broker starts and without which there is none."""
@@ -49,7 +51,7 @@ class InstalledPlugin:
     """A plugin that is installed, whether or not it can be loaded."""
 
     name: str
-    module: str
+    entry_point: str
     distribution: str
     version: str
     summary: str
@@ -57,10 +59,10 @@ class InstalledPlugin:
 
 @attrs.frozen
 class LoadedPlugin:
-    """A plugin that was imported and keeps to the interface."""
+    """One broker's instance of a plugin that keeps to the interface."""
 
     name: str
-    module: Any
+    plugin: Any
     info: PluginInfo
 
 
@@ -128,29 +130,33 @@ class PluginSet:
     def load_installed(self, names: Sequence[str] | None) -> None:
         """Load plugins by name; None loads all installed ones that say they are safe by default."""
         wanted = list(installed_plugins()) if names is None else list(dict.fromkeys(names))
-        modules = self._import(wanted)
+        classes = self._import(wanted)
         for name in wanted:
-            if name in modules:
-                self.add(name, modules[name])
+            if name in classes:
+                self.add(name, classes[name])
                 if names is None and name in self.plugins and not self.plugins[name].info.safe_by_default:
                     self.drop(name)
 
-    def add(self, name: str, module: Any) -> None:
-        """Take a plugin that is imported already; ``failures`` tells if it could not be used."""
+    def add(self, name: str, plugin: Any) -> None:
+        """Add a plugin: its class, or an instance of it; ``failures`` says why it was left out, if it was."""
         if name in self.plugins:
             self.failures[name] = _name_taken(name)
             return
+        hook = "__init__"
         try:
-            self._manager.register(module, name)
+            if isinstance(plugin, type):
+                plugin = plugin()
+            hook = "scale0_plugin_info"
+            self._manager.register(plugin, name)
             self._manager.check_pending()
-            info = self._caller("scale0_plugin_info", name)()
-            self.plugins[name] = LoadedPlugin(name, module, _checked_info(name, info))
+            info = self._caller(hook, name)()
+            self.plugins[name] = LoadedPlugin(name, plugin, _checked_info(name, info))
         except PluginError as error:
             self.fail(name, error)
         except pluggy.PluginValidationError as error:
             self.fail(name, _wrong_hook(name, error))
         except CAUGHT as error:
-            self.fail(name, _raised(name, "scale0_plugin_info", error))
+            self.fail(name, _raised(name, hook, error))
 
     def formats(self) -> list[str]:
         """List the types of configurations whose plugins are loaded."""
@@ -228,21 +234,20 @@ class PluginSet:
         others = [plugin for other, plugin in self._manager.list_name_plugin() if other != name]
         return self._manager.subset_hook_caller(hook, others)
 
-    def _import(self, names: Sequence[str]) -> dict[str, Any]:
-        modules: dict[str, Any] = {}
+    def _import(self, names: Sequence[str]) -> dict[str, type]:
         _quiet_stevedore()
-        for name in names:
-            module = self._import_one(name)
-            if module is not None:
-                modules[name] = module
+        classes = {name: found for name in names if (found := self._import_one(name)) is not None}
         for name in duplicate_names():
-            if name in modules:
+            if name in classes:
                 LOG.warning("several distributions offer this plugin; one of them was taken", plugin=name)
-        return modules
+        return classes
 
-    def _import_one(self, name: str) -> Any:
+    def _import_one(self, name: str) -> type | None:
         try:
-            return _load_entry(GROUP, name)
+            found = _load_entry(GROUP, name, type)
+            if isinstance(found, type):
+                return found
+            self.failures[name] = _no_class(name, found)
         except _LoadError as failure:
             self.failures[name] = _import_failed(failure.entry, failure.error)
         except _NoEntryError:
@@ -280,23 +285,28 @@ def _quiet_stevedore() -> None:
     logging.getLogger("stevedore").setLevel(logging.CRITICAL)
 
 
-def _load_entry(group: str, name: str) -> Any:
-    """Import what an entry point names by stevedore; past its cache on disk when that does not know of a change."""
+def _load_entry(group: str, name: str, kind: type = object) -> Any:
+    """Import what an entry point names, by stevedore; look past its cache on disk if that fails or is no ``kind``."""
     failed: _LoadError | None = None
+    known, loaded = "", None
     try:
         found: NamedExtensionManager[Any] = NamedExtensionManager(
             group, names=[name], on_load_failure_callback=_reraise, on_missing_entrypoints_callback=_ignore
         )
         for extension in found:
-            return extension.plugin
+            known, loaded = extension.entry_point.value, extension.plugin
+            if isinstance(loaded, kind):
+                return loaded
     except _LoadError as failure:
-        failed = failure
+        failed, known = failure, failure.entry.value
     except (AssertionError, SystemExit) as error:  # stevedore hands these through, and they are the plugin's own
         raise _LoadError(metadata.EntryPoint(name, _value_of(group, name), group), error) from error
     for entry in metadata.entry_points(group=group, name=name):
-        if failed is None or entry.value != failed.entry.value:
+        if entry.value != known:
             return _load_uncached(entry)
         break
+    if failed is None and known:
+        return loaded
     raise failed or _NoEntryError(name)
 
 
@@ -347,15 +357,22 @@ def _checked_info(name: str, answers: Sequence[object]) -> PluginInfo:
     lowest, highest = info.api
     if not lowest <= API_VERSION <= highest:
         wanted = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
-        older = lowest > API_VERSION
-        raise PluginVersionError(
-            name,
-            f"plugin {name} was made for another version of Scale0",
-            f"it works with API_VERSION {wanted}, and this core has {API_VERSION}",
-            LEFT_OUT,
-            "pip install --upgrade scale0-core" if older else f"pip install --upgrade {distribution_name(name)}",
-        )
+        why = f"it works with API_VERSION {wanted}, and this core has {API_VERSION}"
+        raise _other_version(name, why, "scale0-core" if lowest > API_VERSION else distribution_name(name))
     return info
+
+
+def _other_version(name: str, why: str, upgrade: str) -> PluginVersionError:
+    what = f"plugin {name} was made for another version of Scale0"
+    return PluginVersionError(name, what, why, LEFT_OUT, f"pip install --upgrade {upgrade}")
+
+
+def _no_class(name: str, found: object) -> PluginVersionError:
+    """Explain an entry point that names no class: up to API_VERSION 1 it named a module."""
+    kind = "the module" if isinstance(found, ModuleType) else type(found).__name__
+    named = getattr(found, "__name__", None) or repr(found)
+    why = f"its entry point names {kind} {named}; since API_VERSION 2 it names a class, as in {EXAMPLE}"
+    return _other_version(name, why, f"{distribution_name(name)}, or name the class if the plugin is yours")
 
 
 def _check_settings_class(name: str, settings: type | None) -> None:

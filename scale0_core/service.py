@@ -6,7 +6,7 @@ blocks: the core does that for it. This is what makes services fast, easy to tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -67,6 +67,8 @@ class Endpoint:
     ZeroMQ's defaults: ``max_message`` is the bytes of one frame, and a message of more than ``max_frames`` frames is
     dropped and counted. ``blob_over`` is for services that pass large frames on unread: a frame of more bytes than that
     arrives as a *blob*, which ``len()``, ``bytes()`` and ``memoryview()`` accept and which is sent without a copy.
+    The address ``@name`` is in-process: a ROUTER that binds to it and DEALERs of other services that connect to it
+    exchange messages as over a socket, without one; the broker itself is at ``@scale0``.
     ``watch_peers`` has ``on_peer_lost`` called when a connection ends. ``tasks`` is a promise: a request with an empty
     frame after the routing id gets exactly one answer, to the same routing id and with an empty frame. Then clients of
     the broker may reach the service by a TASK with its name as well; one ROUTER of a service may say so.
@@ -83,6 +85,20 @@ class Endpoint:
     watch_peers: bool = False
     tasks: bool = attrs.field(default=False)
     options: Mapping[str, int | bytes] = attrs.field(factory=dict)
+
+    @property
+    def in_process(self) -> str:
+        """The in-process address, or an empty text."""
+        return next((address for address in (*self.bind, *self.connect) if address[:1] == "@"), "")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an in-process address beside others, and other kinds of socket there."""
+        if self.in_process:
+            kind = SocketKind.ROUTER if self.bind else SocketKind.DEALER
+            if len((*self.bind, *self.connect)) > 1 or self.kind is not kind:
+                raise ValueError(
+                    f"{self.in_process} is the only address of a ROUTER that binds or a DEALER that connects"
+                )
 
     @options.validator
     def _no_dangerous_options(self, field: attrs.Attribute[object], value: Mapping[str, int | bytes]) -> None:
@@ -178,19 +194,29 @@ class Service(Protocol):
         """Do what is due at ``now``. Afterwards the next deadline lies later than ``now``."""
 
 
+@attrs.frozen
+class FastPath:
+    """A shape of message that comes often, and the method that takes it.
+
+    A message on ``socket`` has this shape if it has ``frames`` frames, and the one at ``place`` is ``word``. Then the
+    host calls ``take`` as it would call ``receive``. If ``take`` returns None, it has changed nothing, and ``receive``
+    gets the message. Both do the same with any message: ``check_service`` compares them.
+    """
+
+    socket: str
+    frames: int | range
+    place: int
+    word: bytes
+    take: Callable[[str, Frames, float], Iterable[Effect] | None]
+
+
 @runtime_checkable
-class BatchReceiver(Protocol):
-    """A service that rather takes whole batches of messages has this as well; ``receive`` is not called then."""
+class FastPaths(Protocol):
+    """A service that declares fast paths for its commonest messages has this as well."""
 
-    def receive_batch(
-        self, socket: str, messages: Iterator[Frames], now: float, effects: list[Effect], later: list[Send]
-    ) -> None:
-        """Take messages until there are none left, and add to ``effects`` what is to be done.
-
-        ``later`` is for messages that nobody's work waits for, such as final replies: while much is to be done they
-        may wait a moment, so that many of them go to a peer in one piece. They may be overtaken by ``effects``. When
-        this raises, the effects so far count, and it is called again with what is left of ``messages``.
-        """
+    @property
+    def fast_paths(self) -> Iterable[FastPath]:
+        """Return the fast paths. Read once when the service starts, and again when it is told to emit events."""
 
 
 @runtime_checkable
@@ -231,7 +257,7 @@ class Connecting(Protocol):
     def on_refused(self, effect: Connect | Disconnect, reason: str, now: float) -> Iterable[Effect]:
         """Take back a connection that was not made, or not ended.
 
-        ``reason`` is one of those in ``scale0_core/broker/connections.py``, such as ``malformed address`` or
+        ``reason`` is one of those in ``scale0_core/container/connections.py``, such as ``malformed address`` or
         ``not local`` (other machines have the address, and ``wire.insecure`` is off), or the name of an errno.
         """
 

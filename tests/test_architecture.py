@@ -2,7 +2,7 @@
 
 1. I/O is where the folder says so.            5. Transition tables draw the diagrams in the docs.
 2. Plugins import the api and nothing else.    6. Modules and functions stay readable.
-3. No plugin imports another.                  7. Nothing from a peer is run, looked up or unpickled.
+3. No plugin imports another; their shape.     7. Nothing from a peer is run, looked up or unpickled.
 4. Hooks and settings are documented:
    test_hooks.py, config/test_settings.py.
 
@@ -12,6 +12,7 @@ Beyond those: one module imports stevedore, packages are typed, versions move in
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib
 import os
 import re
@@ -27,6 +28,7 @@ import pytest
 
 import scale0_core
 from scale0_core.protocol.states import draw
+from scale0_core.pytest_plugin import LANES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +57,18 @@ def package(plugin: Path) -> Path:
 CORE_SOURCES = sources(CORE)
 PLUGIN_SOURCES = sources(*(package(plugin) for plugin in PLUGINS))
 PLUGIN_TESTS = sources(*(plugin / "tests" for plugin in PLUGINS))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in CORE_SOURCES + PLUGIN_SOURCES + PLUGIN_TESTS}
+ALL_SOURCES = CORE_SOURCES + PLUGIN_SOURCES + PLUGIN_TESTS
+
+
+class Trees(dict[Path, ast.Module]):
+    """Parsed modules; each is parsed when a test asks for it."""
+
+    def __missing__(self, path: Path) -> ast.Module:
+        self[path] = ast.parse(path.read_text(encoding="utf-8"))
+        return self[path]
+
+
+TREES = Trees()
 
 
 def name_of(path: Path) -> str:
@@ -96,9 +109,9 @@ def breaches(paths: list[Path], modules: set[str]) -> list[str]:
 
 
 def test_the_sources_are_found():
-    names = {name_of(path) for path in TREES}
+    names = {name_of(path) for path in ALL_SOURCES}
     assert {"scale0_core.io.loop", "scale0_core", "scale0_core.cli", "scale0_echo.service"} <= names
-    assert "scale0_core.broker.seat.Seat" in imports(CORE / "io" / "loop.py")
+    assert "scale0_core.container.host.ServiceHost" in imports(CORE / "io" / "loop.py")
     assert "zmq" in imports(CORE / "io" / "loop.py")
 
 
@@ -132,7 +145,10 @@ UNSEEDED = {
 """Functions outside io/ that may make a generator without a seed, and why."""
 
 IO_FOLDERS = (CORE / "io", CORE / "client", CORE / "cli")
-PURE_CLIENT = [CORE / "client" / name for name in ("calls.py", "frontend.py", "session.py", "errors.py")]
+PURE_CLIENT = [
+    CORE / "client" / f"{name}.py"
+    for name in ("frontend", "session", "errors", "kit/calls", "kit/errors", "kit/flows", "kit/sessions")
+]
 MARK = re.compile(r"^# does I/O: \S", re.MULTILINE)
 
 
@@ -179,7 +195,8 @@ def test_code_that_says_so_really_does_io():
     marked = [path for path in CORE_SOURCES + PLUGIN_SOURCES if MARK.search(path.read_text(encoding="utf-8"))]
     assert marked
     # files are opened without an import; who tells people what is wrong with them imports what applications have
-    assert [name_of(path) for path in marked if not io_of([path]) and not breaches([path], {"scale0_core.cli"})] == []
+    others = {"scale0_core.cli", *(f"scale0_core.client.kit.{name}" for name in ("drivers", "loop", "link"))}
+    assert [name_of(path) for path in marked if not io_of([path]) and not breaches([path], others)] == []
 
 
 def test_services_and_settings_of_plugins_never_do_io():
@@ -193,6 +210,8 @@ def test_services_and_settings_of_plugins_never_do_io():
 
 ANY_CODE = {"scale0_core.api"}
 APPLICATIONS = {"scale0_core.client", "scale0_core.cli.kit"}
+PURE_KIT = {f"scale0_core.client.kit.{name}" for name in ("calls", "errors", "flows", "sessions")}
+"""What sessions, codecs and flows of plugins' clients stand on."""
 IN_TESTS = {"scale0_core.testing"}
 
 
@@ -203,9 +222,14 @@ def foreign(path: Path, allowed: set[str]) -> list[str]:
 
 
 def test_plugins_import_the_api_alone():
+    outside = [
+        path for plugin in PLUGINS for name in ("client", *PROGRAMS.get(plugin.name, ())) for path in part(plugin, name)
+    ]
     found = []
     for path in PLUGIN_SOURCES:
-        found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else ANY_CODE)
+        # what runs outside a broker may use the client layer's parts without I/O in modules without I/O
+        pure = ANY_CODE | PURE_KIT if path in outside else ANY_CODE
+        found += foreign(path, ANY_CODE | APPLICATIONS if may_do_io(path) else pure)
     assert found == []
 
 
@@ -214,25 +238,130 @@ def test_tests_of_plugins_import_the_api_and_the_testing_kit():
 
 
 def test_no_plugin_imports_another():
+    """Commands, programs and observers may use another plugin's client, if their pyproject.toml says so."""
     found = []
     for plugin in PLUGINS:
         others = {package(other).name for other in PLUGINS if other != plugin}
-        found += breaches(sources(package(plugin), plugin / "tests"), others)
+        halves = [path for half in ("service", "client") for path in part(plugin, half)]
+        rest = [path for path in sources(package(plugin), plugin / "tests") if path not in halves]
+        found += breaches(halves, others)
+        clients = {f"scale0_{needed}.client" for needed in needs(plugin)}
+        found += [line for line in breaches(rest, others) if not is_in(line.rpartition(" ")[2], clients)]
     assert found == []
 
 
-OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.link"}
-OPENING = re.compile(r"[cC]ontext(?:\(\)|\.instance\(\))?\.socket\(")
+# the shape of a plugin
+
+FACE = {"__init__.py", "py.typed", "plugin.py", "settings.py", "command.py", "format.py", "aio.py"}
+"""Hooks, settings, commands and formats; ``aio.py`` is the public name of the client for asyncio."""
+
+HALVES = {"service", "service.py", "client"}
+
+SHARED = {
+    "zpipes": {"batches.py"},
+    "majordomo": {"dialects.py"},
+    "musicquest": {"wire.py", "songs.py", "names.py", "download.py"},
+    "telemetry": {"schema.py", "segments.py"},
+}
+"""What both halves of a plugin use, such as a codec."""
+
+OBSERVERS = {"telemetry": {"observer"}}
+"""What runs in the broker's process on a thread of its own, and is no service."""
+
+PROGRAMS = {
+    "musicquest": {"player", "web", "tunes.py"},
+    "telemetry": {"generator"},
+    "spark": {path.name for path in (ROOT / "plugins" / "spark" / "scale0_spark").iterdir()} - FACE - NOT_SOURCE,
+}
+"""Parts of a command."""
+
+
+def part(plugin: Path, name: str) -> list[Path]:
+    """List the modules of one name at the root of a package, such as all of ``service/``, or ``service.py``."""
+    root, stem = package(plugin), name.removesuffix(".py")
+    return [path for path in sources(root) if path.relative_to(root).parts[0] in (stem, f"{stem}.py")]
+
+
+def needs(plugin: Path) -> set[str]:
+    """Give the names of the plugins that a plugin's distribution depends on."""
+    names = (re.match(r"scale0-([\w-]+)", line) for line in project(plugin)["dependencies"])
+    return {name[1].replace("-", "_") for name in names if name} - {"core"}
+
+
+def roles(plugin: Path) -> set[str]:
+    """Give the folders of a distribution of several plugins, with the face of each."""
+    return {path.parent.name for path in package(plugin).glob("*/plugin.py")}
+
+
+def root_names(plugin: Path) -> set[str]:
+    return {path.name for path in package(plugin).iterdir()} - NOT_SOURCE
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_nothing_but_the_shape_stands_at_the_root_of_a_plugin(plugin: Path):
+    more = [table.get(plugin.name, set()) for table in (SHARED, OBSERVERS, PROGRAMS)]
+    assert root_names(plugin) - FACE - HALVES - roles(plugin) - set().union(*more) == set()
+    assert set().union(*more) <= root_names(plugin), "a name that is no longer there is taken off the list"
+    for role in roles(plugin):
+        assert {path.name for path in (package(plugin) / role).iterdir()} - NOT_SOURCE <= FACE
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_the_halves_of_a_plugin_know_nothing_of_each_other(plugin: Path):
+    own = package(plugin).name
+    tables = (OBSERVERS, PROGRAMS)
+    around = {f"{own}.{name.removesuffix('.py')}" for table in tables for name in table.get(plugin.name, set())}
+    around |= {f"{own}.command", f"{own}.plugin", *(f"{own}.{role}.plugin" for role in roles(plugin))}
+    client = {f"{own}.client", f"{own}.aio", "scale0_core.client", "scale0_core.cli"}
+    service = {f"{own}.service"}
+    assert breaches(part(plugin, "service"), around | client) == []
+    assert breaches(part(plugin, "client"), around | service) == []
+    programs = [path for name in PROGRAMS.get(plugin.name, ()) for path in part(plugin, name)]
+    assert breaches(programs, service) == []
+    shared = [path for name in SHARED.get(plugin.name, ()) for path in part(plugin, name)]
+    assert breaches(shared, around | client | service) == []
+
+
+def test_clients_of_plugins_leave_sockets_to_the_kit():
+    clients = [path for plugin in PLUGINS for path in part(plugin, "client")]
+    assert len(clients) > 10
+    assert breaches(clients, {"zmq"}) == []
+
+
+OPENS_SOCKETS = {"scale0_core.io.sockets", "scale0_core.client.kit.link"}
 DANGEROUS = re.compile(
     r"zmq\.(IMMEDIATE|ROUTER_HANDOVER)|\.(immediate|router_handover)\b|['\"](IMMEDIATE|ROUTER_HANDOVER)['\"]: *\d"
+    r"|(RECONNECT_IVL['\"]?|\breconnect_ivl)\]? *[:,=] *-"
 )
+
+
+def opens_sockets(tree: ast.AST) -> bool:
+    """Return whether code opens a ZeroMQ socket: by a context, or by the class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func.value if isinstance(node.func, ast.Subscript) else node.func  # Socket[bytes](...)
+            if ast.unparse(function) == "socket.socket":
+                continue
+            if last_name(function) in ("Socket", "shadow") or (
+                last_name(function) == "socket" and isinstance(function, ast.Attribute)
+            ):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("code", [
+    "context.socket(1)", "zmq.Context.instance().socket(1)", "ctx.socket(1)", "zmq.Socket(ctx, 1)",
+    "zmq.Socket[bytes](ctx, 1)", "zmq.asyncio.Socket(ctx, 1)", "zmq.Socket.shadow(address)",
+])  # fmt: skip
+def test_code_that_opens_sockets_is_found(code: str):
+    assert opens_sockets(ast.parse(code))
+    assert not opens_sockets(ast.parse("link.socket.send(b'x'); socket.socket(socket.AF_UNIX)"))
 
 
 def test_options_of_sockets_are_set_in_one_place_for_brokers_and_one_for_clients():
     # the testing kit plays peers of any kind, hostile ones too
     paths = [path for path in [*CORE_SOURCES, *PLUGIN_SOURCES] if CORE / "testing" not in path.parents]
-    opening = {name_of(path) for path in paths if OPENING.search(path.read_text("utf-8"))}
-    assert opening == OPENS_SOCKETS
+    assert {name_of(path) for path in paths if opens_sockets(TREES[path])} == OPENS_SOCKETS
 
 
 def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere():
@@ -240,8 +369,55 @@ def test_options_that_abort_the_process_or_let_peers_be_replaced_are_set_nowhere
     assert [
         path.name for path in [*CORE_SOURCES, *PLUGIN_SOURCES, *others] if DANGEROUS.search(path.read_text("utf-8"))
     ] == []
-    for line in ("socket.immediate = True", "{zmq.IMMEDIATE: 0}", 'options={"ROUTER_HANDOVER": 1}'):
+    for line in (
+        "socket.immediate = True", "{zmq.IMMEDIATE: 0}", 'options={"ROUTER_HANDOVER": 1}', "{zmq.RECONNECT_IVL: -1}",
+        '"RECONNECT_IVL": -1', "set(zmq.RECONNECT_IVL, -1)", "socket.reconnect_ivl = -1", "opts[zmq.RECONNECT_IVL]=-1",
+    ):  # fmt: skip
         assert DANGEROUS.search(line)
+
+
+RESERVED = {
+    "heapq": "Deadlines", "json.loads": "records", "json.load": "records", "json.JSONDecoder": "records",
+    "os.fsync": "files", "os.fdatasync": "files", "os.replace": "files", "os.rename": "files", "os.link": "files",
+    "shutil.move": "files", "Path.replace": "files", "Path.rename": "files", "Path.hardlink_to": "files",
+}  # fmt: skip
+"""What only scale0_core/parts does, and what of it others use: so it is done once, and means the same everywhere."""
+
+NOT_OF_PARTS = {
+    "scale0_config_json.format uses json.loads": "a format: numbers stay texts, and errors have a line and a column",
+    "scale0_core.testing.virtual uses heapq": "the agenda of a simulation holds nothing but moments, and must be fast",
+    "scale0_musicquest.service.broker.table uses heapq": "servers in the order of their load, which is no time",
+}
+"""Exceptions, and why. There should be none."""
+
+
+def method_of_path(node: ast.Call) -> str:
+    """Name the method of a path that a call looks like; replace of a text has two arguments, that of a time names."""
+    if isinstance(node.func, ast.Attribute) and len(node.args) == 1 and ast.unparse(node.func.value) != "os":
+        return f"Path.{node.func.attr}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("a.with_name('b').replace(c)", "Path.replace"), ("a.rename(b)", "Path.rename"), ("a.replace('b', 'c')", ""),
+     ("a.replace(tzinfo=b)", "")],
+)  # fmt: skip
+def test_methods_of_paths_are_told_from_those_of_texts(code: str, name: str):
+    (node,) = (node for node in [ast.parse(code, mode="eval").body] if isinstance(node, ast.Call))
+    assert method_of_path(node) == name
+
+
+def test_what_parts_does_is_done_nowhere_else():
+    found = set()
+    for path in [*CORE_SOURCES, *PLUGIN_SOURCES]:
+        if CORE / "parts" not in path.parents:
+            dotted = [ast.unparse(node) for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute)]
+            methods = [method_of_path(node) for _, node in calls(path)]
+            used = {name for name in RESERVED for other in (*imports(path), *dotted, *methods) if is_in(other, {name})}
+            found |= {f"{name_of(path)} uses {name}" for name in used}
+    assert sorted(found - set(NOT_OF_PARTS)) == [], "use scale0_core.parts, in plugins by the api"
+    assert sorted(set(NOT_OF_PARTS) - found) == [], "an exception that is no longer needed is taken off the list"
 
 
 def test_the_core_imports_no_plugin():
@@ -249,15 +425,40 @@ def test_the_core_imports_no_plugin():
 
 
 def test_the_sans_io_parts_of_the_core_do_not_import_io():
-    folders = {CORE, CORE / "broker", CORE / "protocol", CORE / "config"}
+    folders = {CORE, CORE / "container", CORE / "network", CORE / "parts", CORE / "protocol", CORE / "config"}
     entry_points = {"__main__.py", "pytest_plugin.py"}  # the command line and the fixture, on top of everything
     pure = [path for path in CORE_SOURCES if path.parent in folders and path.name not in entry_points]
     assert len(pure) > 10
     assert breaches(pure, {"scale0_core.io", "scale0_core.client", "scale0_core.cli", "scale0_core.testing"}) == []
 
 
+def test_the_container_knows_nothing_of_the_scale0_protocol():
+    container = sources(CORE / "container")
+    assert len(container) > 5
+    assert breaches(container, {"scale0_core.network", "scale0_core.protocol"}) == []
+
+
+BEYOND_THE_API = {
+    "errors.ConfigDataError", "errors.ConfigError", "errors.Fault", "errors.PluginError", "errors.RecordError",
+    "plugins.load_format",
+}  # fmt: skip
+"""What the built-in plugin uses of the core beside what any plugin may use; this list can only shrink."""
+
+
+def test_the_network_plugin_uses_what_any_plugin_may_use():
+    """Its own rooms are the protocol and the configuration; of the rest of the core it has the api."""
+    own = {"scale0_core.api", "scale0_core.network", "scale0_core.protocol", "scale0_core.config", "scale0_core.parts"}
+    own |= {"scale0_core.events", "scale0_core.packing"}  # modules that the api exports whole
+    found = {name for path in sources(CORE / "network") for name in imports(path) if is_in(name, {"scale0_core"})}
+    assert {name for name in found if not is_in(name, own)} == {f"scale0_core.{name}" for name in BEYOND_THE_API}
+
+
+def test_the_api_needs_no_network():
+    assert breaches([CORE / "api.py"], {"scale0_core.network"}) == []
+
+
 def test_only_the_plugins_module_imports_stevedore():
-    importing = [name_of(path) for path in TREES if breaches([path], {"stevedore"})]
+    importing = [name_of(path) for path in ALL_SOURCES if breaches([path], {"stevedore"})]
     assert importing == ["scale0_core.plugins"]
 
 
@@ -268,7 +469,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Enum]]:
     """Find every table of (state, event) to state in the parts of the core that do no I/O."""
     found = {}
     for path in CORE_SOURCES:
-        if path.parent.name in ("protocol", "broker", "client"):
+        if path.parent.name in ("protocol", "container", "network", "client"):
             module = importlib.import_module(name_of(path))
             found.update(
                 {f"{module.__name__}.{name}": value for name, value in vars(module).items() if is_table(value)}
@@ -309,7 +510,7 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_no_module_is_too_long_to_read():
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_SOURCES}
     assert {name: count for name, count in lines.items() if count > LONGEST_MODULE} == {}
 
 
@@ -334,6 +535,7 @@ LOOKUPS = {
     ("scale0_core.cli.failures", "as_text"): "a constant of this module",
     ("scale0_core.cli.plugins", "_hooks"): "the names in hookspecs",
     ("scale0_core.io.sockets", "open_socket"): "an enum's value, and the options that a plugin's author wrote",
+    ("scale0_core.testing.flavours", "__getattr__"): "passes on what a test asks for",
 }
 """Functions that may look up an attribute by a name that is not written there, and where the name comes from."""
 
@@ -394,6 +596,27 @@ def test_no_attribute_is_looked_up_by_a_name_that_could_come_from_a_peer():
     assert set(LOOKUPS) == set(found), "a place that is no longer there is taken off the list"
 
 
+def test_no_method_is_replaced_at_run_time():
+    """Fast paths are declared; the host looks them up. What tests patch for a while is patched by pytest."""
+    mark = re.compile(r"type: ignore\[[^]]*method-assign")
+    rest = [ROOT / "conftest.py", *sources(ROOT / "tests", ROOT / "bench", ROOT / "examples", ROOT / "docs")]
+    everything = [*ALL_SOURCES, *rest]
+    assert {ROOT / "conftest.py", CORE / "testing" / "lanes.py", Path(__file__)} <= set(everything)
+    assert [name_of(path) for path in everything if mark.search(path.read_text("utf-8"))] == []
+    assert [f"{name_of(path)}:{line}" for path in everything for line in replaced(TREES[path])] == []
+
+
+def replaced(tree: ast.AST) -> list[int]:
+    """Find special methods that are assigned to, which ``Any`` hides from the types."""
+    targets = [target for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets]
+    special = ("__init__", "__new__", "__call__", "__enter__", "__exit__", "__del__")
+    return [target.lineno for target in targets if isinstance(target, ast.Attribute) and target.attr in special]
+
+
+def test_methods_that_are_replaced_are_found():
+    assert replaced(ast.parse("kind.__init__ = other")) == [1]
+
+
 # packages
 
 
@@ -437,14 +660,68 @@ def test_a_plugin_has_one_stem_in_four_places(plugin: Path):
         return
     # the name of the entry point is the name in broker.plugins and the name of the table, [plugin.echo]; a distribution
     # of several plugins has a folder for each
-    roles = sorted(path.parent.name for path in package(plugin).glob("*/plugin.py"))
-    wanted = {f"{stem}-{role}": f"scale0_{stem}.{role}.plugin" for role in roles} or {stem: f"scale0_{stem}.plugin"}
-    assert wanted == about["entry-points"]["scale0.plugins"]
+    names = sorted(roles(plugin))
+    wanted = {f"{stem}-{role}": f"scale0_{stem}.{role}.plugin" for role in names} or {stem: f"scale0_{stem}.plugin"}
+    named = about["entry-points"]["scale0.plugins"]
+    assert wanted == {name: value.partition(":")[0] for name, value in named.items()}
+    assert [value for value in named.values() if not re.fullmatch(r"[\w.]+:\w+Plugin", value)] == []
+
+
+STATEFUL = re.compile(
+    r"(\w+\.)*(dict|list|set|deque|Counter|defaultdict|WeakValueDictionary|WeakSet|R?Lock|Condition|Event|local|count|"
+    r"Queue|SimpleQueue|ThreadPoolExecutor|Context)\(\)|\{\}|\[\]"
+)
+
+
+def state_of(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines where a module keeps something that changes: for one broker, and seen by all of the process."""
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and STATEFUL.fullmatch(ast.unparse(node.value)):
+            yield node.lineno
+    for inner in ast.walk(tree):
+        match inner:
+            case ast.Global():
+                yield inner.lineno
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()) if name in classes:
+                yield inner.lineno
+
+
+@pytest.mark.parametrize(("text", "lines"), [
+    ("x = {}\ny: deque[int] = deque()\nz = {1: 2}", [1, 2]),
+    ("class A:\n    b = None\ndef f():\n    A.b = 1\n    a.b = 2", [4]),
+    ("def f():\n    global x\n    x = 1", [2]),
+])  # fmt: skip
+def test_state_in_a_module_is_found(text: str, lines: list[int]):
+    assert list(state_of(ast.parse(text))) == lines
+
+
+def test_no_module_keeps_state():
+    """Several brokers run in one process, each with instances of its own of everything."""
+    paths = [path for folder in (CORE, *map(package, PLUGINS)) for path in sources(folder)]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}" for path in paths for line in state_of(ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []
 
 
 def test_every_folder_of_plugins_is_a_distribution():
     folders = [path for path in (ROOT / "plugins").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
     assert sorted(folders) == PLUGINS
+
+
+def test_lanes_alone_decide_which_tests_run_and_none_is_tried_again():
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    assert (options["scale0_lanes"], options["timeout"]) == (True, 300)
+    assert not {"-m", "-k"} & set(options["addopts"])
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    assert {"py", "spark", "wheels"} <= set(re.split(r"[,\s]+", tox["tox"]["env_list"]))
+    for lane in LANES:
+        assert f"pytest --lane {lane} " in tox[f"testenv:{lane}"]["commands"]
+    everything = "\n".join(value for section in tox.values() for value in section.values())
+    assert "reruns" not in everything
+    assert not re.search(r"pytest .*-m ", tox["testenv:py"]["commands"])
 
 
 def endless_waits(tree: ast.AST) -> Iterator[str]:
@@ -469,7 +746,7 @@ WAITING = sources(ROOT / "tests", ROOT / "bench", ROOT / "examples", *(plugin / 
 
 @pytest.mark.parametrize("path", WAITING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_wait_for_a_child_process_is_without_a_time_limit(path: Path):
-    assert list(endless_waits(ast.parse(path.read_text(encoding="utf-8")))) == []
+    assert list(endless_waits(TREES[path])) == []
 
 
 @pytest.mark.parametrize(
@@ -483,11 +760,12 @@ def test_such_waits_are_found(code: str):
     assert list(endless_waits(ast.parse(limited))) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_children_of_tests_heed_signals_also_under_nohup(name: str):
     code = (
         f"import os, signal; signal.signal(signal.{name}, signal.SIG_IGN)\n"
-        "from scale0_core.pytest_plugin import pytest_configure; pytest_configure()\n"
+        "from scale0_core.pytest_plugin import heed_signals; heed_signals()\n"
         "import subprocess, sys\n"
         f"show = 'import signal; print(signal.getsignal(signal.{name}) is signal.SIG_IGN)'\n"
         "subprocess.run([sys.executable, '-c', show], timeout=60)\n"
@@ -498,6 +776,7 @@ def test_children_of_tests_heed_signals_also_under_nohup(name: str):
     assert done.stdout.splitlines() == ["False", "goes on"]
 
 
+@pytest.mark.real
 def test_a_test_that_fails_beside_a_child_ends_and_so_does_the_child(tmp_path: Path):
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(
@@ -514,6 +793,7 @@ def test_a_test_that_fails_beside_a_child_ends_and_so_does_the_child(tmp_path: P
         os.kill(int(re.search(r"child (\d+)", done.stdout)[1]), 0)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("module", ["scale0_core", "scale0_core.cli", "scale0_core.__main__"])
 def test_the_command_line_starts_without_the_large_modules(module: str):
     large = ["zmq", "attr", "attrs", "stevedore", "rich", "pluggy", "asyncio"]

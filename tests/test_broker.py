@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import zmq
 
+pytestmark = pytest.mark.real
+
 SLEEPY = """
 import time
 from scale0_core.api import Endpoint, Job, PluginInfo, hookimpl
@@ -34,13 +36,14 @@ class Sleepy:
         socket, peer = result.token
         return [(socket, (peer, b"slept"))]
 
-@hookimpl
-def scale0_plugin_info():
-    return PluginInfo(summary="sleeps in a job", api=(1, 1))
+class SleepyPlugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="sleeps in a job", api=(2, 2))
 
-@hookimpl
-def scale0_services(settings, context):
-    return [Sleepy(context.address("ipc://{runtime}/sleepy"))]
+    @hookimpl
+    def scale0_services(self, context):
+        return [Sleepy(context.address("ipc://{runtime}/sleepy"))]
 """
 
 
@@ -68,7 +71,7 @@ def sleepy(tmp_path, monkeypatch):
     about = tmp_path / "scale0_sleepy-0.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: scale0-sleepy\nVersion: 0.1\nSummary: sleeps\n")
-    (about / "entry_points.txt").write_text("[scale0.plugins]\nsleepy = sleepy_plugin\n")
+    (about / "entry_points.txt").write_text("[scale0.plugins]\nsleepy = sleepy_plugin:SleepyPlugin\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 

@@ -15,7 +15,7 @@ def test_a_service_is_silent_while_the_broker_is_disabled(scale0_broker):
 def test_the_command_of_a_plugin_gets_no_answer_from_a_disabled_broker(scale0_broker):
     broker = scale0_broker(["echo"])
     command = [sys.executable, "-m", "scale0_core", "echo", "--timeout", "0.5", "hello"]
-    command += ["--address", broker.address("echo", "requests")]
+    command += ["--broker", broker.address("echo", "requests")]
 
     def echo() -> tuple[int, str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -30,8 +30,8 @@ from scale0_core.api import (
     RunningBroker,
     hookimpl,
 )
-from scale0_core.broker.reporter import Reporter
 from scale0_core.client import Client, Worker
+from scale0_core.container.reporter import Reporter
 from scale0_core.plugins import PluginSet, installed_plugins
 
 ROOT = Path(__file__).parents[1]
@@ -97,13 +97,13 @@ def test_every_hook_is_used_by_a_real_plugin_of_this_repository(name: str):
     plugins = PluginSet()
     ours = [plugin for plugin in installed_plugins() if (ROOT / "plugins" / plugin).is_dir()]
     plugins.load_installed(ours)
-    real = {"reporter": Reporter(), **{found.name: found.module for found in plugins.plugins.values()}}
-    assert [plugin for plugin, module in real.items() if name in implemented_by(module)] != []
+    real = {"reporter": Reporter(), **{found.name: found.plugin for found in plugins.plugins.values()}}
+    assert [plugin for plugin, made in real.items() if name in implemented_by(made)] != []
 
 
 # one test for each hook: a plugin that implements it, in a real broker
 
-INFO = PluginInfo(summary="made in a test", api=(1, 1))
+INFO = PluginInfo(summary="made in a test", api=(2, 2))
 
 
 class Doubler:
@@ -206,7 +206,7 @@ def plugin() -> Plugin:
 @pytest.fixture
 def run(scale0_broker: Any, plugin: Plugin) -> Any:
     """Run a broker with the plugin, send it one message, and end it."""
-    broker = scale0_broker.in_thread(modules={"noting": plugin}, settings={"wire": {"implementation": "pure"}})
+    broker = scale0_broker.in_thread(extra={"noting": plugin}, settings={"wire": {"implementation": "pure"}})
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
     broker.stop()
     return broker
@@ -280,7 +280,7 @@ class TellingPlugin(Plugin):
 
     def __init__(self, observes: bool) -> None:
         super().__init__()
-        self.info = PluginInfo(summary="made in a test", api=(1, 1), observes_events=observes)  # type: ignore[misc]
+        self.info = PluginInfo(summary="made in a test", api=(2, 2), observes_events=observes)  # type: ignore[misc]
 
     @hookimpl
     def scale0_services(self, settings: Any, context: BrokerContext) -> list[Any]:
@@ -292,7 +292,7 @@ class TellingPlugin(Plugin):
 def test_events_reach_a_plugin_that_observes_them(scale0_broker: Any, wire: str):
     plugin, other = TellingPlugin(observes=True), Reports()
     broker = scale0_broker.in_thread(
-        modules={"telling": plugin, "other": other}, settings={"wire": {"implementation": wire}}
+        extra={"telling": plugin, "other": other}, settings={"wire": {"implementation": wire}}
     )
     assert isinstance(plugin.service, EventSource)
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
@@ -310,7 +310,7 @@ def test_events_reach_a_plugin_that_observes_them(scale0_broker: Any, wire: str)
 
 def test_the_broker_itself_tells_of_workers_and_tasks(scale0_broker: Any):
     plugin = TellingPlugin(observes=True)
-    broker = scale0_broker.in_thread(modules={"telling": plugin}, settings={"network": {"group": "south"}})
+    broker = scale0_broker.in_thread(extra={"telling": plugin}, settings={"network": {"group": "south"}})
 
     def told(wanted: str) -> list[dict[str, Any]]:
         told = _told(plugin.got("scale0_batch"), "scale0")
@@ -335,7 +335,7 @@ def test_the_broker_itself_tells_of_workers_and_tasks(scale0_broker: Any):
 
 def test_no_events_are_made_while_nobody_observes(scale0_broker: Any):
     plugin = TellingPlugin(observes=False)
-    broker = scale0_broker.in_thread(modules={"telling": plugin})
+    broker = scale0_broker.in_thread(extra={"telling": plugin})
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
     broker.stop()
     assert plugin.service.events is None
@@ -354,7 +354,7 @@ class Silent(Telling):
 def test_a_service_that_takes_no_list_for_events_harms_no_other(scale0_broker: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tests.test_hooks.Telling", Silent)
     plugin = TellingPlugin(observes=True)
-    broker = scale0_broker.in_thread(modules={"telling": plugin})
+    broker = scale0_broker.in_thread(extra={"telling": plugin})
     assert doubled(broker.address("doubler", "main"), b"ab") == b"abab"
     broker.stop()
     (running,) = plugin.got("scale0_stopping")

@@ -311,6 +311,7 @@ output.close()
 """Writes more than a pipe and the queue hold."""
 
 
+@pytest.mark.real
 def test_a_reader_that_does_not_read_blocks_neither_the_loop_nor_the_end():
     flood = 3 * log_output.LONGEST_QUEUE
     with subprocess.Popen(
@@ -326,6 +327,7 @@ def test_a_reader_that_does_not_read_blocks_neither_the_loop_nor_the_end():
         assert child.wait(20) == 0  # nobody has read a single line
 
 
+@pytest.mark.real
 def test_a_reader_that_reads_late_gets_every_line_that_was_not_lost():
     flood = 2 * log_output.LONGEST_QUEUE
     with subprocess.Popen(
@@ -348,6 +350,7 @@ def test_a_reader_that_reads_late_gets_every_line_that_was_not_lost():
     assert f"the log ends (after {lost} lines that were lost)" == lines[-1]["event"]
 
 
+@pytest.mark.real
 def test_a_closed_stderr_does_no_harm():
     reader, writer = os.pipe()
     os.close(reader)

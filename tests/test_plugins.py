@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import textwrap
-import types
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +17,9 @@ import stevedore
 import zmq
 
 from scale0_core.api import API_VERSION, BatchReport, Endpoint, PluginInfo, hookimpl, setting
-from scale0_core.broker.seat import SeatCounts
 from scale0_core.config.files import read_config
 from scale0_core.config.settings import BrokerSettings
+from scale0_core.container.host import HostCounts
 from scale0_core.errors import (
     ConfigError,
     Exit,
@@ -37,17 +36,21 @@ from scale0_core.plugin_types import BrokerContext, RunningBroker
 from scale0_core.plugins import LEFT_OUT, PluginSet, duplicate_names, installed_plugins
 
 CONTEXT = BrokerContext(name="test", runtime_dir="/run", data_dir="/data")
-RUNNING = RunningBroker(name="test", wire="pure", addresses={}, counts={"echo": SeatCounts()})
+RUNNING = RunningBroker(name="test", wire="pure", addresses={}, counts={"echo": HostCounts()})
 REPORT = BatchReport(1.0, 0.1, {}, 0, [])
 
 
-def module(**hooks: Any) -> types.ModuleType:
+class Made:
+    """A plugin whose hooks are attributes of the instance."""
+
+
+def made(**hooks: Any) -> Made:
     """Make a plugin; functions become hooks, and other values the answer of a hook."""
-    made = types.ModuleType("made_in_a_test")
-    hooks.setdefault("scale0_plugin_info", PluginInfo(summary="made in a test", api=(1, 1)))
+    plugin = Made()
+    hooks.setdefault("scale0_plugin_info", PluginInfo(summary="made in a test", api=(2, 2)))
     for name, value in hooks.items():
-        setattr(made, name, hookimpl(value if callable(value) else lambda value=value: value))
-    return made
+        setattr(plugin, name, hookimpl(value if callable(value) else lambda value=value: value))
+    return plugin
 
 
 def fail() -> None:
@@ -68,11 +71,11 @@ class Quiet:
         return ()
 
 
-def plugin_set(**modules: Any) -> PluginSet:
-    made = PluginSet()
-    for name, plugin in modules.items():
-        made.add(name, plugin)
-    return made
+def plugin_set(**given: Any) -> PluginSet:
+    plugins = PluginSet()
+    for name, plugin in given.items():
+        plugins.add(name, plugin)
+    return plugins
 
 
 def failure_of(plugins: PluginSet, name: str, kind: type[PluginError]) -> PluginError:
@@ -105,14 +108,14 @@ def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def test_a_good_plugin_is_taken():
-    info = PluginInfo(summary="good", api=(1, 1), safe_by_default=True)
-    good = module(scale0_plugin_info=info)
+    info = PluginInfo(summary="good", api=(2, 2), safe_by_default=True)
+    good = made(scale0_plugin_info=info)
     plugins = plugin_set(good=good)
-    assert ({}, good, info) == (plugins.failures, plugins.plugins["good"].module, plugins.plugins["good"].info)
+    assert ({}, good, info) == (plugins.failures, plugins.plugins["good"].plugin, plugins.plugins["good"].info)
 
 
 def test_a_plugin_that_does_not_say_what_it_is():
-    plugins = plugin_set(silent=types.ModuleType("silent"))
+    plugins = plugin_set(silent=Made())
     problem = failure_of(plugins, "silent", PluginContractError).problem
     assert problem.what == "plugin silent does not say what it is"
     assert problem.why == "it has no hook scale0_plugin_info"
@@ -122,12 +125,12 @@ def test_a_plugin_that_does_not_say_what_it_is():
 
 @pytest.mark.parametrize("answer", [{"summary": "x"}, "text", PluginInfo])
 def test_a_plugin_that_says_it_in_a_wrong_way(answer: object):
-    plugins = plugin_set(odd=module(scale0_plugin_info=lambda: answer))
+    plugins = plugin_set(odd=made(scale0_plugin_info=lambda: answer))
     assert f"scale0_plugin_info gave {answer!r}" == failure_of(plugins, "odd", PluginContractError).problem.why
 
 
 def test_a_plugin_that_raises_when_asked():
-    plugins = plugin_set(bad=module(scale0_plugin_info=fail), good=module())
+    plugins = plugin_set(bad=made(scale0_plugin_info=fail), good=made())
     error = failure_of(plugins, "bad", PluginStartError)
     assert error.problem.why == "scale0_plugin_info: ValueError: on purpose"
     assert "scale0 plugins doctor bad" in error.problem.remedy
@@ -136,7 +139,7 @@ def test_a_plugin_that_raises_when_asked():
 
 @pytest.mark.parametrize(("hook", "meant"), [("scale0_servces", "scale0_services"), ("scale0_start", "scale0_started")])
 def test_a_misspelt_hook_is_told_with_the_nearest_name(hook: str, meant: str):
-    plugins = plugin_set(typo=module(**{hook: lambda: None}), good=module())
+    plugins = plugin_set(typo=made(**{hook: lambda: None}), good=made())
     problem = failure_of(plugins, "typo", PluginContractError).problem
     assert problem.what == "plugin typo has a hook that does not exist"
     assert f"'{hook}'" in problem.why
@@ -148,7 +151,7 @@ def test_a_hook_with_a_parameter_that_does_not_exist_is_another_sentence():
     def services(setings: Any) -> None:
         pass
 
-    plugins = plugin_set(typo=module(scale0_services=services), good=module())
+    plugins = plugin_set(typo=made(scale0_services=services), good=made())
     problem = failure_of(plugins, "typo", PluginContractError).problem
     assert problem.what == "plugin typo has a hook scale0_services of the wrong shape"
     assert "setings" in problem.why
@@ -161,11 +164,11 @@ def test_a_hook_with_a_parameter_that_does_not_exist_is_another_sentence():
         ((API_VERSION + 1, API_VERSION + 1), f"{API_VERSION + 1}", "pip install --upgrade scale0-core"),
         ((API_VERSION + 1, API_VERSION + 3), f"{API_VERSION + 1} to {API_VERSION + 3}",
          "pip install --upgrade scale0-core"),
-        ((0, API_VERSION - 1), f"{API_VERSION - 1}", "pip install --upgrade scale0-other"),
+        ((API_VERSION - 1, API_VERSION - 1), f"{API_VERSION - 1}", "pip install --upgrade scale0-other"),
     ],
 )  # fmt: skip
 def test_a_plugin_for_another_version(api: tuple[int, int], wanted: str, remedy: str):
-    plugins = plugin_set(other=module(scale0_plugin_info=PluginInfo(summary="x", api=api)))
+    plugins = plugin_set(other=made(scale0_plugin_info=PluginInfo(summary="x", api=api)))
     problem = failure_of(plugins, "other", PluginVersionError).problem
     assert problem.what == "plugin other was made for another version of Scale0"
     assert f"it works with API_VERSION {wanted}, and this core has {API_VERSION}" == problem.why
@@ -174,7 +177,7 @@ def test_a_plugin_for_another_version(api: tuple[int, int], wanted: str, remedy:
 
 @pytest.mark.parametrize("api", [(0, API_VERSION), (API_VERSION, API_VERSION), (API_VERSION, 99)])
 def test_a_plugin_for_this_version_among_others(api: tuple[int, int]):
-    assert plugin_set(fits=module(scale0_plugin_info=PluginInfo(summary="x", api=api))).failures == {}
+    assert plugin_set(fits=made(scale0_plugin_info=PluginInfo(summary="x", api=api))).failures == {}
 
 
 class NotAttrs:
@@ -188,16 +191,16 @@ class Unresolved:
 
 @pytest.mark.parametrize("cls", [NotAttrs, Unresolved])
 def test_a_plugin_whose_settings_no_table_could_be_read_into(cls: type):
-    plugins = plugin_set(odd=module(scale0_plugin_info=PluginInfo(summary="x", api=(1, 1), settings=cls)))
+    plugins = plugin_set(odd=made(scale0_plugin_info=PluginInfo(summary="x", api=(2, 2), settings=cls)))
     assert "settings that cannot be read" in failure_of(plugins, "odd", PluginContractError).problem.what
 
 
 def test_a_second_plugin_of_a_name_does_not_put_out_the_first():
-    first = module()
+    first = made()
     plugins = plugin_set(twin=first)
-    plugins.add("twin", module())
+    plugins.add("twin", made())
     assert PluginContractError is type(plugins.failures["twin"])
-    assert first is plugins.plugins["twin"].module
+    assert first is plugins.plugins["twin"].plugin
 
 
 # settings
@@ -215,9 +218,9 @@ class TwoSettings:
 
 def test_the_tables_of_several_plugins_are_read_and_all_faults_told_at_once():
     plugins = plugin_set(
-        one=module(scale0_plugin_info=PluginInfo(summary="1", api=(1, 1), settings=OneSettings)),
-        two=module(scale0_plugin_info=PluginInfo(summary="2", api=(1, 1), settings=TwoSettings)),
-        bare=module(),
+        one=made(scale0_plugin_info=PluginInfo(summary="1", api=(2, 2), settings=OneSettings)),
+        two=made(scale0_plugin_info=PluginInfo(summary="2", api=(2, 2), settings=TwoSettings)),
+        bare=made(),
     )
     _, faults = plugins.settings({"one": {"size": 0, "sise": 1}, "bare": {"x": 1}, "unknown": {"y": 1}})
     assert [
@@ -241,22 +244,22 @@ def test_services_get_the_settings_and_the_context():
         got.extend((settings, context))
         yield service
 
-    plugins = plugin_set(one=module(scale0_services=services))
+    plugins = plugin_set(one=made(scale0_services=services))
     assert [service] == plugins.services("one", "settings", CONTEXT)
     assert got == ["settings", CONTEXT]
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])
 def test_a_plugin_may_have_no_services(answer: Any):
-    assert plugin_set(one=module(scale0_services=lambda: answer)).services("one", None, CONTEXT) == []
+    assert plugin_set(one=made(scale0_services=lambda: answer)).services("one", None, CONTEXT) == []
 
 
 def test_a_plugin_without_the_hook_has_no_services():
-    assert plugin_set(one=module()).services("one", None, CONTEXT) == []
+    assert plugin_set(one=made()).services("one", None, CONTEXT) == []
 
 
 def test_only_the_plugin_that_is_asked_makes_services():
-    plugins = plugin_set(bad=module(scale0_services=fail), good=module(scale0_services=lambda: [Quiet()]))
+    plugins = plugin_set(bad=made(scale0_services=fail), good=made(scale0_services=lambda: [Quiet()]))
     assert len(plugins.services("good", None, CONTEXT)) == 1
     with pytest.raises(PluginStartError) as caught:
         plugins.services("bad", None, CONTEXT)
@@ -271,7 +274,7 @@ def test_a_generator_of_services_that_raises_midway():
         raise ValueError("on purpose")
 
     with pytest.raises(PluginStartError, match="on purpose"):
-        plugin_set(bad=module(scale0_services=services)).services("bad", None, CONTEXT)
+        plugin_set(bad=made(scale0_services=services)).services("bad", None, CONTEXT)
 
 
 @pytest.mark.parametrize("answer", [5, [5], ["echo"], [Quiet]])
@@ -279,7 +282,7 @@ def test_what_is_no_service_is_refused_at_start_and_not_at_the_first_message(ans
     class Deaf(Quiet):
         receive = property()  # type: ignore[assignment]
 
-    plugins = plugin_set(bad=module(scale0_services=lambda: [Deaf()] if answer == [Quiet] else answer))
+    plugins = plugin_set(bad=made(scale0_services=lambda: [Deaf()] if answer == [Quiet] else answer))
     with pytest.raises(PluginError) as caught:
         plugins.services("bad", None, CONTEXT)
     assert all(attrs.astuple(caught.value.problem))
@@ -294,10 +297,10 @@ def test_a_plugin_that_raises_in_a_hook_keeps_no_other_from_being_called(
 ):
     calls: list[tuple[str, Any]] = []
 
-    def noting(name: str) -> types.ModuleType:
-        return module(**{f"scale0_{hook}": lambda broker: calls.append((name, broker))})
+    def noting(name: str) -> Made:
+        return made(**{f"scale0_{hook}": lambda broker: calls.append((name, broker))})
 
-    plugins = plugin_set(a=noting("a"), bad=module(**{f"scale0_{hook}": fail}), b=noting("b"))
+    plugins = plugin_set(a=noting("a"), bad=made(**{f"scale0_{hook}": fail}), b=noting("b"))
     getattr(plugins, hook)(RUNNING)
     assert calls == [("a", RUNNING), ("b", RUNNING)]
     (line,) = told()
@@ -308,8 +311,8 @@ def test_hooks_are_called_in_the_order_of_the_plugins():
     order: list[str] = []
     names = ["m", "z", "a", "k"]
     plugins = plugin_set(**{
-        name: module(
-            scale0_plugin_info=lambda name=name: order.append(f"info {name}") or PluginInfo(summary="x", api=(1, 1)),
+        name: made(
+            scale0_plugin_info=lambda name=name: order.append(f"info {name}") or PluginInfo(summary="x", api=(2, 2)),
             scale0_started=lambda name=name: order.append(f"started {name}"),
             scale0_stopping=lambda name=name: order.append(f"stopping {name}"),
             scale0_batch=lambda name=name: order.append(f"batch {name}"),
@@ -334,7 +337,7 @@ def test_a_plugin_that_raises_on_a_batch_is_told_once_and_not_called_again(told:
     def note(report: BatchReport) -> None:
         reports.append(report)
 
-    plugins = plugin_set(bad=module(scale0_batch=fail_again), good=module(scale0_batch=note))
+    plugins = plugin_set(bad=made(scale0_batch=fail_again), good=made(scale0_batch=note))
     observers = plugins.batch_observers()
     for observe in observers * 3:
         observe(REPORT)
@@ -344,13 +347,13 @@ def test_a_plugin_that_raises_on_a_batch_is_told_once_and_not_called_again(told:
 
 
 def test_only_plugins_that_observe_batches_are_called_for_them():
-    plugins = plugin_set(one=module(), two=module(scale0_batch=lambda: None), three=module(scale0_started=lambda: None))
+    plugins = plugin_set(one=made(), two=made(scale0_batch=lambda: None), three=made(scale0_started=lambda: None))
     assert [observer.name for observer in plugins.batch_observers()] == ["two"]
 
 
 def test_a_plugin_that_was_dropped_is_called_no_more():
     calls: list[str] = []
-    plugins = plugin_set(one=module(scale0_started=lambda: calls.append("one")), two=module())
+    plugins = plugin_set(one=made(scale0_started=lambda: calls.append("one")), two=made())
     plugins.drop("one")
     plugins.started(RUNNING)
     assert (calls, list(plugins.plugins)) == ([], ["two"])
@@ -365,7 +368,9 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def install(self, name: str, code: str, *, distribution: str = "", module: str = "") -> str:
+    def install(
+        self, name: str, code: str, *, distribution: str = "", module: str = "", attribute: str = ":Plugin"
+    ) -> str:
         module = module or f"scale0_made_{name}"
         distribution = distribution or f"scale0-{name}"
         (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
@@ -373,7 +378,7 @@ class Site:
         about.mkdir(exist_ok=True)
         header = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\nSummary: {name}!\n"
         (about / "METADATA").write_text(header)
-        (about / "entry_points.txt").write_text(f"[scale0.plugins]\n{name} = {module}\n")
+        (about / "entry_points.txt").write_text(f"[scale0.plugins]\n{name} = {module}{attribute}\n")
         return module
 
 
@@ -402,9 +407,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 GOOD = """
 from scale0_core.api import PluginInfo, hookimpl
 
-@hookimpl
-def scale0_plugin_info():
-    return PluginInfo(summary="good", api=(1, 1))
+class Plugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="good", api=(2, 2))
 """
 SAFE = GOOD.replace('"good"', '"good", safe_by_default=True')
 
@@ -419,7 +425,7 @@ def test_installed_plugins_are_found_without_importing_them(site: Site):
     site.install("zz", "raise RuntimeError")
     found = installed_plugins()
     assert sorted(found) == list(found)
-    assert attrs.astuple(found["zz"]) == ("zz", "scale0_made_zz", "scale0-zz", "0.1", "zz!")
+    assert attrs.astuple(found["zz"]) == ("zz", "scale0_made_zz:Plugin", "scale0-zz", "0.1", "zz!")
     assert "echo" in found
 
 
@@ -434,7 +440,7 @@ def test_without_names_only_those_that_are_safe_by_default_are_taken(site: Site)
     site.install("aa", SAFE)
     site.install("bb", GOOD)
     plugins = PluginSet()
-    plugins.add("by_hand", module())
+    plugins.add("by_hand", made())
     plugins.load_installed(None)
     assert {"by_hand", "aa", "echo"} <= set(plugins.plugins)
     assert "bb" not in plugins.plugins
@@ -472,8 +478,49 @@ def test_a_plugin_that_cannot_be_imported(site: Site, code: str):
     plugins = loaded(["bad", "good"])
     problem = failure_of(plugins, "bad", PluginImportError).problem
     assert problem.what == "plugin bad cannot be imported"
-    assert problem.why.startswith(f"scale0_made_bad: {IMPORT_FAILURES[code]}")
+    assert problem.why.startswith(f"scale0_made_bad:Plugin: {IMPORT_FAILURES[code]}")
     assert list(plugins.plugins) == ["good"]
+
+
+MODULE = """
+from scale0_core.api import PluginInfo, hookimpl
+
+@hookimpl
+def scale0_plugin_info():
+    return PluginInfo(summary="of version 1", api=(1, 1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "attribute", "what"),
+    [
+        (MODULE, "", "the module scale0_made_old"),
+        (GOOD, "", "the module scale0_made_old"),
+        (GOOD + "made = Plugin()", ":made", "Plugin <scale0_made_old.Plugin object at "),
+        (MODULE, ":scale0_plugin_info", "function scale0_plugin_info"),
+    ],
+    ids=["version 1", "class forgotten", "instance", "function"],
+)
+def test_an_entry_point_that_names_no_class(site: Site, code: str, attribute: str, what: str):
+    site.install("old", code, attribute=attribute)
+    problem = failure_of(loaded(["old"]), "old", PluginVersionError).problem
+    assert problem.what == "plugin old was made for another version of Scale0"
+    assert problem.why.startswith(f"its entry point names {what}")
+    assert problem.why.endswith("since API_VERSION 2 it names a class, as in scale0_echo.plugin:EchoPlugin")
+    assert problem.remedy == "pip install --upgrade scale0-old, or name the class if the plugin is yours"
+
+
+def test_a_plugin_whose_class_cannot_be_made(site: Site):
+    site.install("bad", GOOD + "    def __init__(self):\n        raise ValueError('on purpose')\n")
+    problem = failure_of(loaded(["bad"]), "bad", PluginStartError).problem
+    assert problem.why == "__init__: ValueError: on purpose"
+
+
+def test_each_broker_has_an_instance_of_its_own(site: Site):
+    site.install("aa", GOOD)
+    one, other = (loaded(["aa"]).plugins["aa"].plugin for _ in range(2))
+    assert type(one) is type(other)
+    assert one is not other
 
 
 def test_two_distributions_with_one_plugin_name(site: Site, told: Callable[[], list[dict[str, Any]]]):
@@ -511,7 +558,15 @@ def test_a_plugin_whose_module_moved_after_stevedore_looked(site: Site):
     site.install("mover", GOOD, module="moved_to_there")
     plugins = loaded(["mover"])
     assert plugins.failures == {}
-    assert plugins.plugins["mover"].module.__name__ == "moved_to_there"
+    assert type(plugins.plugins["mover"].plugin).__module__ == "moved_to_there"
+
+
+def test_a_plugin_that_became_a_class_after_stevedore_looked(site: Site):
+    module = site.install("old", MODULE, attribute="")
+    failure_of(loaded(["old"]), "old", PluginVersionError)
+    del sys.modules[module]
+    site.install("old", GOOD)
+    assert (list(loaded(["old"]).plugins), loaded(["old"]).failures) == (["old"], {})
 
 
 def test_a_plugin_that_was_removed_after_stevedore_looked(site: Site):
@@ -541,16 +596,17 @@ class Service:
     def on_deadline(self, now):
         return ()
 
-@hookimpl
-def scale0_plugin_info():
-    return PluginInfo(summary="made in a test", api=(1, 1))
+class Plugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="made in a test", api=(2, 2))
 
-@hookimpl
-def scale0_services(settings, context):
-    return [Service(context.address("ipc://{{runtime}}/{name}"))]
+    @hookimpl
+    def scale0_services(self, context):
+        return [Service(context.address("ipc://{{runtime}}/{name}"))]
 """
-WRONG_VERSION = GOOD.replace("api=(1, 1)", f"api=({API_VERSION + 1}, {API_VERSION + 1})")
-RAISES_AT_START = GOOD + "\n@hookimpl\ndef scale0_services():\n    raise ValueError('on purpose')\n"
+WRONG_VERSION = GOOD.replace("api=(2, 2)", f"api=({API_VERSION + 1}, {API_VERSION + 1})")
+RAISES_AT_START = GOOD + "    @hookimpl\n    def scale0_services(self):\n        raise ValueError('on purpose')\n"
 RAISES_ON_A_MESSAGE = SERVICE.format(name="raiser", receive="raise ValueError('on purpose')")
 SLOW = SERVICE.format(name="slow", receive="end = time.monotonic() + 0.03\n        while time.monotonic() < end: pass")
 
@@ -607,6 +663,7 @@ def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", [*BROKEN, "absent"])
 @pytest.mark.parametrize(
     ("told", "by"),
@@ -697,10 +754,10 @@ def test_a_service_that_takes_long_is_logged_by_name(site: Site, scale0_broker: 
 
 
 def test_two_services_of_one_name(scale0_broker: Any, told: Callable[[], list[dict[str, Any]]]):
-    def one() -> types.ModuleType:
-        return module(scale0_services=lambda: [Quiet()])
+    def one() -> Made:
+        return made(scale0_services=lambda: [Quiet()])
 
-    broker = scale0_broker.in_thread(modules={"first": one(), "second": one()})
+    broker = scale0_broker.in_thread(extra={"first": one(), "second": one()})
     assert sorted(broker.addresses) == ["quiet", "scale0"]
     (line,) = told()
     assert (line["plugin"], line["why"]) == ("second", "its name is quiet")
@@ -717,9 +774,7 @@ def test_a_plugin_is_left_out_whole_when_one_of_its_services_cannot_be_opened(
         name = "wrong"
         endpoints: ClassVar = {"main": Endpoint(kind="PULL", bind="nonsense")}
 
-    broker = scale0_broker.in_thread(
-        modules={"half": module(scale0_services=lambda: [Opened(), Wrong()]), "good": module()}
-    )
+    broker = scale0_broker.in_thread(extra={"half": made(scale0_services=lambda: [Opened(), Wrong()]), "good": made()})
     assert list(broker.addresses) == ["scale0"]
     assert list(tmp_path.iterdir()) == []
     (line,) = told()
@@ -731,12 +786,12 @@ def test_a_broker_does_not_run_without_what_raised_when_it_was_started(
     scale0_broker: Any, monkeypatch: pytest.MonkeyPatch
 ):
     stopped: list[str] = []
-    good = module(scale0_stopping=lambda: stopped.append("good"))
-    broker = scale0_broker.in_thread(modules={"bad": module(scale0_started=fail), "good": good})
+    good = made(scale0_stopping=lambda: stopped.append("good"))
+    broker = scale0_broker.in_thread(extra={"bad": made(scale0_started=fail), "good": good})
     broker.stop()
     assert stopped == ["good"], "nobody asked for the bad one"
     monkeypatch.setattr(BrokerSettings, "needed_by", lambda self, name: "broker.required")
     with pytest.raises(PluginStartError, match="bad raised at start") as caught:
-        scale0_broker.in_thread(modules={"bad": module(scale0_started=fail), "good": good})
+        scale0_broker.in_thread(extra={"bad": made(scale0_started=fail), "good": good})
     assert "broker.required names this plugin" in caught.value.problem.consequence
     assert stopped == ["good", "good"], "what the others have begun is ended"

@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ import pytest
 import zmq
 
 from scale0_core.api import API_VERSION, BrokerContext, Endpoint, PluginInfo, hookimpl
-from scale0_core.broker.service import BrokerService
-from scale0_core.client import Client
-from scale0_core.client.errors import CallError
+from scale0_core.client import CallError, Client
 from scale0_core.errors import ServiceFaultError
+from scale0_core.network.service import BrokerService
 from scale0_core.testing import manage
 
 
@@ -42,24 +40,19 @@ class Fragile:
         return ()
 
 
-def fragile() -> types.ModuleType:
-    module = types.ModuleType("fragile")
-    info = PluginInfo(summary="breaks", api=(API_VERSION, API_VERSION))
+class FragilePlugin:
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        return PluginInfo(summary="breaks", api=(API_VERSION, API_VERSION))
 
-    def services(context: BrokerContext) -> list[Fragile]:
+    @hookimpl
+    def scale0_services(self, context: BrokerContext) -> list[Fragile]:
         return [Fragile(context.address("ipc://{runtime}/glass"))]
-
-    def about() -> PluginInfo:
-        return info
-
-    services.__name__, about.__name__ = "scale0_services", "scale0_plugin_info"
-    module.scale0_services, module.scale0_plugin_info = hookimpl(services), hookimpl(about)  # type: ignore[attr-defined]
-    return module
 
 
 @pytest.fixture
 def broker(scale0_broker: Any) -> Any:
-    return scale0_broker.in_thread(settings={"limits": {"errors": 2}}, modules={"fragile": fragile()})
+    return scale0_broker.in_thread(settings={"limits": {"errors": 2}}, extra={"fragile": FragilePlugin})
 
 
 @pytest.fixture
@@ -80,7 +73,7 @@ def failure(client: Client, payload: bytes = b"hello") -> tuple[int | None, str]
 
 
 def test_a_quarantined_service_is_seen_by_all_and_can_be_resumed(broker: Any, scale0: Any):
-    where = ("--address", broker.address("scale0", "management"))
+    where = ("--broker", broker.address("scale0", "management"))
     with Client(broker.address("scale0", "frontend")) as client:
         assert client.call("glass", b"hello", timeout=10) == (b"hello",)
         for _ in range(2):
@@ -140,7 +133,7 @@ def test_a_broker_whose_own_service_fails_too_often_ends_with_an_error(scale0_br
         peer.linger = 0
         peer.connect(frontend)
         broker.broker.loop._slow_after = 60
-        service = broker.broker.loop.stations[0].seat.service
+        service = broker.broker.loop.stations[0].host.service
         service._handlers[b"PING"] = service._ping
         for _ in range(2):
             peer.send_multipart([b"S0C01", b"PING", b""])

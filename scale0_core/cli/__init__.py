@@ -36,6 +36,7 @@ COMMANDS = {
     "password": ("scale0_core.cli.manage:password", "Make the hash of a password for network.users."),
     "plugin": ("scale0_core.cli.plugin:plugin", "Make a plugin of your own."),
     "plugins": ("scale0_core.cli.plugins:plugins", "List, show and diagnose installed plugins."),
+    "ps": ("scale0_core.cli.ps:ps", "List the brokers that run on this machine."),
     "reload": ("scale0_core.cli.manage:reload", "Have a broker read its configuration again."),
     "serve": ("scale0_core.cli.work:serve", "Offer a service by running a command for each task."),
     "services": ("scale0_core.cli.manage:services", "List the services of a running broker."),

@@ -6,12 +6,12 @@ import os
 
 import click
 
-from scale0_core.cli.kit import config_option, name_option, overrides_of, set_option
+from scale0_core.cli.kit import config_option, overrides_of, set_option
 
 
 @click.command()
 @config_option
-@name_option
+@click.option("-n", "--name", metavar="NAME", help="Name of the broker; by default as the configuration says.")
 @set_option
 @click.option("--safe-mode", is_flag=True, help="Start without any plugin.")
 def broker(file: str | None, name: str | None, overrides: tuple[str, ...], *, safe_mode: bool) -> None:

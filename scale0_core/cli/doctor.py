@@ -27,6 +27,12 @@ LONGEST_FOLDER = 80
 """A unix socket's path has about 107 characters, and a service needs some for its name."""
 
 
+WHICH = (
+    "Name of the broker to look at, or the address of one that runs here. "
+    "[default: without --config $SCALE0_BROKER, else the name in the configuration]"
+)
+
+
 @attrs.frozen
 class Check:
     """One thing that was looked at."""
@@ -39,16 +45,17 @@ class Check:
 
 @click.command()
 @kit.config_option
-@kit.name_option
+@kit.broker_option("-n", "--name", text=WHICH)
 @kit.output_option
-def doctor(file: str | None, name: str | None) -> None:
+def doctor(file: str | None, broker: str | None) -> None:
     """Look at this machine, this installation and the configuration; say what is wrong and what to do.
 
     Exits with 1 when something is wrong; a warning alone does not count.
     """
     from scale0_core.cli.survey import survey
 
-    found = survey(file, kit.overrides_of(name, ()))
+    given = broker or (None if file else kit.broker_of_environment())
+    found = survey(file, kit.overrides_of(given and kit.broker_here(given)[0], ()))
     checks = [check for look in LOOKS for check in look(found)]
     rows = [attrs.asdict(check) for check in checks]
     kit.emit("scale0.doctor/1", rows, show=lambda: _show(checks))

@@ -19,6 +19,7 @@ Import zmq and other large modules inside the functions that need them.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -43,31 +44,41 @@ from scale0_core.errors import (
 
 if TYPE_CHECKING:
     import zmq
+    from click.shell_completion import CompletionItem
+
+    from scale0_core.config.running import BrokerRecord
 
 __all__ = [
+    "AddressError",
+    "AnswerError",
     "Exit",
     "NegativeError",
     "NotReachedError",
     "Problem",
     "Scale0Error",
+    "Seconds",
     "TimedOutError",
     "UsageError",
+    "address_at",
     "ask",
+    "broker_here",
+    "broker_of_environment",
+    "broker_option",
+    "chosen_broker",
     "config_option",
-    "connect",
     "connected",
     "data_dir",
     "emit",
     "finish",
+    "insist_on_listener",
     "moment",
-    "name_option",
     "output_format",
     "output_option",
     "overrides_of",
     "problem_text",
-    "runtime_dir",
     "say",
     "set_option",
+    "understanding",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -96,9 +107,98 @@ def config_option(command: Command) -> Command:
     )(command)  # fmt: skip
 
 
-def name_option(command: Command) -> Command:
-    """Give a command the option ``--name NAME``: which broker."""
-    return click.option("-n", "--name", metavar="NAME", help="The name of the broker.")(command)
+class _BrokerOption(click.Option):
+    """The option ``-b/--broker``, with older spellings that work and are not shown."""
+
+    def __init__(self, _: object, *, older: Sequence[str], **settings: Any) -> None:
+        super().__init__(["-b", "--broker"], **settings)
+        self._older = older
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser take the older spellings as well."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(obj=self, opts=self._older, dest=self.name, nargs=1)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of brokers that run."""
+        from click.shell_completion import CompletionItem
+
+        from scale0_core.config.running import running_brokers
+
+        names = [record.name for record in running_brokers(os.environ)[0]]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+WHICH_BROKER = (
+    "Name of a broker on this machine, or the address that takes these requests. "
+    "[default: $SCALE0_BROKER, else the name in ./broker.toml, else the only broker that runs]"
+)
+
+
+def broker_option(*older: str, envvar: str | None = None, text: str = WHICH_BROKER) -> Callable[[Command], Command]:
+    """Give a command the option ``-b/--broker NAME|ADDRESS``: which broker; None if it is not given.
+
+    :param older: spellings of this option that the command had before; they still work and are not shown.
+    """
+    return click.option(
+        cls=_BrokerOption, older=older, metavar="NAME|ADDRESS", envvar=envvar, help=text,
+        callback=lambda ctx, option, value: _checked(value),
+    )  # fmt: skip
+
+
+def _checked(broker: str | None, where: str = "") -> str | None:
+    """Return what was given if it is the name or the address of a broker."""
+    from scale0_core.client.kit.route import target
+
+    try:
+        return broker if broker is None or target(broker, "", "") else None
+    except ValueError as error:
+        raise click.BadParameter(f"{where}{error}") from None
+
+
+def chosen_broker(given: str | None, otherwise: str = "") -> str:
+    """Return the name or the address of the broker that ``-b`` gives, or that is meant without it.
+
+    :param otherwise: what is returned if no broker runs, instead of raising a NotReachedError.
+    """
+    from scale0_core.config.running import running_brokers
+
+    chosen = given or broker_of_environment() or _name_in_file()
+    if chosen:
+        return chosen
+    records, problems = running_brokers(os.environ)
+    if len(records) == 1:
+        return records[0].name
+    if records:
+        running = ", ".join(record.name for record in records)
+        raise UsageError(
+            "several brokers run on this machine", running, "nothing was done", "choose one: --broker NAME"
+        )
+    if otherwise:
+        return otherwise
+    raise NotReachedError("no broker runs on this machine", "; ".join(problems), "nothing was done", START)
+
+
+def broker_of_environment() -> str | None:
+    """Return the name or the address in $SCALE0_BROKER; None if there is none."""
+    return _checked(os.environ.get("SCALE0_BROKER") or None, "$SCALE0_BROKER: ")
+
+
+def _name_in_file() -> str:
+    """Return the broker's name in ./broker.toml; empty if there is no such file, or no name in it."""
+    from scale0_core.config.files import DEFAULT_FILE, read_tree
+
+    file = Path(DEFAULT_FILE)
+    broker = read_tree(file)[0].get("broker") if file.exists() else None
+    name = broker.get("name") if isinstance(broker, dict) else None
+    return _checked(name, f"name in {file}: ") or "" if isinstance(name, str) else ""
+
+
+def address_at(broker: str | None, service: str, socket: str) -> str:
+    """Return where to connect to a service's socket at the broker that ``-b`` gives."""
+    from scale0_core.client.kit.route import target
+
+    return target(chosen_broker(broker), service, socket)
 
 
 def set_option(command: Command) -> Command:
@@ -169,60 +269,62 @@ def finish(code: Exit) -> NoReturn:
     click.get_current_context().exit(int(code))
 
 
-def runtime_dir(name: str = "default") -> Path:
-    """Give the folder in which the broker of that name has its sockets, unless its configuration says another."""
-    from scale0_core.config.folders import default_runtime_dir
-
-    return default_runtime_dir(name, os.environ)
-
-
-def data_dir(name: str = "default") -> Path:
-    """Give the folder in which the broker of that name keeps what lasts, unless its configuration says another."""
+def data_dir(broker: str | None) -> Path:
+    """Return the folder in which the broker that ``-b`` gives keeps what lasts, whether it runs or not."""
     from scale0_core.config.folders import default_data_dir
 
-    return default_data_dir(name, os.environ)
+    name, record = broker_here(chosen_broker(broker, "default"))
+    return default_data_dir(name, os.environ) if record is None else Path(record.data_dir)
 
 
-START = "start a broker: scale0 broker; or name another one with --name or --address"
+def broker_here(broker: str) -> tuple[str, BrokerRecord | None]:
+    """Return the name of a broker, and its record if it runs on this machine; of an address there must be a record."""
+    from scale0_core.config.running import running_brokers
+
+    records, problems = running_brokers(os.environ)
+    record = next((record for record in records if record.is_at(broker)), None)
+    if record is None and "://" in broker:
+        here = "brokers that run here: " + (", ".join(record.name for record in records) or "none")
+        raise UsageError(
+            f"no broker that runs on this machine is at {broker}", "; ".join([here, *problems]), "nothing was done",
+            "give its name: --broker NAME; scale0 ps lists names and addresses",
+        )  # fmt: skip
+    return broker if record is None else record.name, record
+
+
+START = "start a broker: scale0 broker; or choose one: --broker NAME|ADDRESS"
+
+
+def insist_on_listener(address: str, consequence: str = "nothing was sent", remedy: str = START) -> None:
+    """Raise a NotReachedError if it is clear that nobody listens at an address or at what ``address_at`` returned."""
+    from scale0_core.client.kit.listening import why_nobody_listens
+
+    if reason := why_nobody_listens(address):
+        raise NotReachedError(f"nobody is at {address}", f"connecting: {reason}", consequence, remedy)
 
 
 @contextmanager
 def connected(address: str, timeout: float, remedy: str = START) -> Iterator[zmq.Socket[bytes]]:
     """Give a DEALER socket that is connected; an error says that nobody is there, or that the address is none.
 
+    :param address: an address, or what ``address_at`` returned.
     :param timeout: seconds to connect.
     :param remedy: what to do when nobody is there.
     """
-    import zmq
+    from scale0_core.client.kit.link import Link
+    from scale0_core.client.kit.route import resolve
+    from scale0_core.client.kit.sessions import Limits
 
-    from scale0_core.client.link import RECONNECTING, Link
-    from scale0_core.client.listening import why_nobody_listens
-
-    what, nothing = f"nobody is at {address}", "nothing was sent"
-    if reason := why_nobody_listens(address):
-        raise NotReachedError(what, f"connecting: {reason}", nothing, remedy)
-    with zmq.Context() as context:
-        try:
-            link = Link(context, address, options={**RECONNECTING, zmq.MAXMSGSIZE: -1})
-        except AddressError as error:
-            raise _no_address(address, error.problem.why) from error
-        try:
-            if not link.wait_until_connected(timeout, patient=True):
-                why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
-                raise NotReachedError(what, why, nothing, remedy)
-            yield link.socket
-        finally:
-            link.drop()
-
-
-def connect(socket: zmq.Socket[bytes], address: str) -> None:
-    """Connect a socket; a UsageError says that the address is none."""
-    import zmq
-
+    insist_on_listener(address, remedy=remedy)
     try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        raise _no_address(address, str(error)) from error
+        link = Link(resolve(address)[0], Limits(reconnect=True, max_message=-1, linger_ms=0))
+    except AddressError as error:
+        raise _no_address(address, error.problem.why) from error
+    with link:
+        if not link.wait_until_connected(timeout, patient=True):
+            why = f"connecting: nobody listens there, or does not answer within {timeout:g} s"
+            raise NotReachedError(f"nobody is at {address}", why, "nothing was sent", remedy)
+        yield link.socket
 
 
 def _no_address(address: str, why: str) -> UsageError:
@@ -246,6 +348,40 @@ def ask(
             carried = "the request may still be carried out"
             raise TimedOutError(f"{address} does not answer", why, carried, "try a longer --timeout")
         return socket.recv_multipart()
+
+
+class AnswerError(Scale0Error):
+    """What a broker answered cannot be understood."""
+
+    exit_code = Exit.DATA
+
+
+@contextmanager
+def understanding(address: str) -> Iterator[None]:
+    """Raise an AnswerError where an answer from an address makes no sense, as of a service of another kind."""
+    from scale0_core.protocol.messages import MalformedError
+
+    try:
+        yield
+    except (MalformedError, ValueError, LookupError, TypeError) as error:
+        remedy = "perhaps another service is at this address: scale0 ps -o json lists those of each broker"
+        raise AnswerError(
+            f"the answer from {address} makes no sense", str(error), "nothing is shown", remedy
+        ) from error
+
+
+class Seconds(click.FloatRange):
+    """The type of options for times: so many seconds, at least and at most; by default at most a day."""
+
+    def __init__(self, least: float = 0.001, most: float | None = 86_400) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 _SPAN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)

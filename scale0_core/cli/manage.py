@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -19,10 +18,9 @@ PASSWORD = "SCALE0_PASSWORD"  # noqa: S105  the name of a variable
 def broker_options(command: kit.Command) -> kit.Command:
     """Give a command the options that say which broker is asked, and by whom."""
     for option in (
-        click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds."),
+        click.option("--timeout", default=5.0, show_default=True, type=kit.Seconds(0.1), help="Seconds."),
         click.option("--user", metavar="NAME", help=f"Who asks; the password is taken from ${PASSWORD} or asked for."),
-        click.option("--address", metavar="ADDRESS", help="A frontend address of a broker, also on another machine."),
-        click.option("-n", "--name", default="default", show_default=True, help="Which broker on this machine."),
+        kit.broker_option("-n", "--name", "--address"),
     ):
         command = option(command)
     return command
@@ -30,9 +28,11 @@ def broker_options(command: kit.Command) -> kit.Command:
 
 def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any) -> Any:
     """Send a management request and give what it answers."""
+    from scale0_core.logs import printable
+    from scale0_core.parts import records
     from scale0_core.protocol import messages as wire
 
-    address = who["address"] or f"ipc://{kit.runtime_dir(who['name'])}/management"
+    address = kit.address_at(who["broker"], "scale0", "management")
     options: dict[str, Any] = {"command": command, "args": dict(arguments or {})}
     if who["user"]:
         secret = os.environ.get(PASSWORD) or click.prompt("Password", hide_input=True, err=True)
@@ -43,10 +43,13 @@ def request(command: str, arguments: Mapping[str, Any] | None = None, **who: Any
     except kit.TimedOutError as error:
         silent = "a disabled broker ignores all but: scale0 enable; and scale0 status of its owner on its own machine"
         raise kit.TimedOutError(error.problem.what, error.problem.why, error.problem.consequence, silent) from error
-    reply = wire.read_message(tuple(answer), routed=False)
-    code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
-    if code == 200:
-        return json.loads(reply.body[0]) if reply.body else None
+    with kit.understanding(address):
+        reply = wire.read_message(tuple(answer), routed=False)
+        code, reason = reply.options.get("code"), str(reply.options.get("message", ""))
+        if code == 200:
+            return records.from_json(reply.body[0]) if reply.body else None
+        if not isinstance(code, int):
+            raise ValueError(f"there is no code in {printable(reply.command)}")
     if code in (401, 403):
         fix = f"--user NAME, with the password in ${PASSWORD}; network.users says who may do what"
         raise NotAllowedError(f"{address} refuses {command}", f"{code}: {reason}", "nothing was done", fix)
@@ -189,7 +192,7 @@ def password() -> None:
     """Make the hash of a password for network.users; the password is asked for, or read from stdin."""
     import secrets
 
-    from scale0_core.broker.passwords import hash_password
+    from scale0_core.network.passwords import hash_password
 
     if sys.stdin.isatty():
         secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)

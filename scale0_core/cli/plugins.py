@@ -114,11 +114,9 @@ def resume(plugin: str, **who: Any) -> None:
 def _quarantined(found: Survey) -> list[Finding]:
     """Ask the broker that runs with this configuration, if one does, for services in quarantine."""
     from scale0_core.cli.survey import Finding
-    from scale0_core.config.folders import broker_context
 
-    address = f"ipc://{broker_context(found.core.broker, os.environ).runtime_dir}/management"
     try:
-        state = request("state", address=address, user=None, name=found.core.broker.name, timeout=ASKED_SECONDS)
+        state = request("state", broker=found.core.broker.name, user=None, timeout=ASKED_SECONDS)
     except kit.Scale0Error:
         return []  # none runs, or not this version
     return [Finding(row["plugin"], _in_quarantine(row)) for row in state.get("quarantined", ())]
@@ -150,10 +148,10 @@ def _row(found: Survey, name: str) -> dict[str, Any]:
 def _hooks(found: Survey, name: str) -> list[str]:
     from scale0_core import hookspecs
 
-    module = found.plugins.plugins[name].module
+    plugin = found.plugins.plugins[name].plugin
     mark = f"{hookspecs.PROJECT}_impl"
     known = [hook for hook in vars(hookspecs) if hook.startswith("scale0_")]
-    return [hook for hook in known if hasattr(getattr(module, hook, None), mark)]
+    return [hook for hook in known if hasattr(getattr(plugin, hook, None), mark)]
 
 
 def _settings(cls: type | None) -> list[dict[str, Any]]:

@@ -22,10 +22,9 @@ from scale0_core.config.files import (
 )
 from scale0_core.config.folders import broker_context
 from scale0_core.config.settings import CoreSettings
-from scale0_core.errors import ConfigError, Fault, PluginError, Problem, Scale0Error
+from scale0_core.errors import LEFT_OUT, ConfigError, Fault, PluginError, Problem, Scale0Error
 from scale0_core.plugin_types import BrokerContext
 from scale0_core.plugins import (
-    LEFT_OUT,
     OWN,
     InstalledPlugin,
     PluginSet,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,34 +12,37 @@ import click
 from scale0_core.cli import kit
 
 
-def broker_option(command: kit.Command) -> kit.Command:
-    """Give a command the option that says which broker it talks to."""
-    return click.option(
-        "-b", "--broker", default="default", show_default=True, metavar="BROKER",
-        help="The name of a broker on this machine, or the address of a broker's frontend.",
-    )(command)  # fmt: skip
+def _name(context: click.Context, argument: click.Parameter, service: str) -> str:
+    """Check the name of a service."""
+    from scale0_core.protocol.options import LONGEST_SERVICE
+
+    if not 0 < len(service.encode(errors="surrogateescape")) <= LONGEST_SERVICE:
+        raise click.BadParameter(f"the name of a service has 1 to {LONGEST_SERVICE} bytes")
+    return service
 
 
 @click.command()
-@click.argument("service")
+@click.argument("service", callback=_name)
 @click.argument("payload", nargs=-1)
-@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0.001, 86_400), help="Seconds.")
+@click.option("--timeout", default=30.0, show_default=True, type=kit.Seconds(), help="Seconds.")
 @click.option("--retry", is_flag=True, help="The service may be called twice: try again when a worker dies.")
-@broker_option
+@kit.broker_option()
 @kit.output_option
-def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str) -> None:
+def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, broker: str | None) -> None:
     """Call SERVICE with PAYLOAD, each word a frame of its own, and write the reply to stdout.
 
     Without a payload, or with -, it is read from stdin. A reply that comes in parts is written as it comes.
     """
     from scale0_core.client import Client
+    from scale0_core.client.kit.route import target
 
+    chosen = kit.chosen_broker(broker)
     frames = [word.encode(errors="surrogateescape") for word in payload]
     if frames in ([], [b"-"]):
-        _insist_on_broker(broker, "nothing was sent", "start it: scale0 broker; or name another one with --broker")
+        kit.insist_on_listener(target(chosen, "scale0", "frontend"))
         frames = [sys.stdin.buffer.read()]
     began = time.perf_counter()
-    with Client(broker, timeout=timeout) as client:
+    with Client(chosen, timeout=timeout) as client:
         if kit.output_format() == "table":
             for part in client.stream(service, *frames, retry=retry):
                 sys.stdout.buffer.write(part.body)
@@ -52,17 +54,17 @@ def call(service: str, payload: tuple[str, ...], timeout: float, retry: bool, br
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("service")
+@click.argument("service", callback=_name)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="Tasks at once.")
 @click.option("--identity", metavar="NAME", help="Who this is, unique among workers.")
 @click.option("--version", "version", default="", help="The version of what it serves.")
-@click.option("--timeout", type=click.FloatRange(min=0.001), help="Seconds after which a run of COMMAND is ended.")
+@click.option("--timeout", type=kit.Seconds(), help="Seconds after which a run of COMMAND is ended.")
 @click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
-@broker_option
+@kit.broker_option()
 def serve(
     *, service: str, command: tuple[str, ...], concurrency: int, identity: str | None, version: str,
-    timeout: float | None, wait: bool, broker: str,
+    timeout: float | None, wait: bool, broker: str | None,
 ) -> None:  # fmt: skip
     """Offer SERVICE by running COMMAND for each task: scale0 serve upper -- tr a-z A-Z.
 
@@ -71,22 +73,15 @@ def serve(
     broker at a local address it ends with 69, unless --wait is given; later on it waits for its broker to come back.
     """
     from scale0_core.client import Worker
+    from scale0_core.client.kit.route import target
 
+    chosen = kit.chosen_broker(broker, "default" if wait else "")
     if not wait:
-        _insist_on_broker(broker, "nothing is served", "start it, or use --wait")
-    worker = Worker(broker, concurrency=concurrency, identity=identity, version=version)
+        kit.insist_on_listener(target(chosen, "scale0", "frontend"), "nothing is served", "start it, or use --wait")
+    worker = Worker(chosen, concurrency=concurrency, identity=identity, version=version)
     worker.add(service, _runner(command, timeout))
-    kit.say(f"serving {service} at broker {broker} as {worker.identity}; Ctrl-C ends it")
+    kit.say(f"serving {service} at broker {chosen} as {worker.identity}; Ctrl-C ends it")
     worker.run()
-
-
-def _insist_on_broker(broker: str, consequence: str, remedy: str) -> None:
-    """Raise NotReachedError if nobody listens at a broker's local address."""
-    from scale0_core.client.brokers import frontend_address
-    from scale0_core.client.listening import why_nobody_listens
-
-    if reason := why_nobody_listens(frontend_address(broker, os.environ)):
-        raise kit.NotReachedError(f"no broker {broker}", reason, consequence, remedy)
 
 
 def _runner(command: tuple[str, ...], timeout: float | None) -> Callable[..., bytes]:

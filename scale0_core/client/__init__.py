@@ -6,11 +6,12 @@
         print(client.call("echo", b"hello").text)
 """
 
-from scale0_core.client.calls import Reply
-from scale0_core.client.errors import (
+from scale0_core.client.kit.calls import Reply
+from scale0_core.client.kit.errors import (
     BrokerLostError,
     CallError,
     CallTimedOutError,
+    ClientError,
     ClosedError,
     NoBrokerError,
     NoServiceError,
@@ -21,14 +22,16 @@ from scale0_core.client.errors import (
     UnavailableError,
     WorkerError,
 )
-from scale0_core.client.handlers import cancelled, time_left
-from scale0_core.client.sync import Client, Stream, Worker
+from scale0_core.client.kit.flows import Stream
+from scale0_core.client.kit.serving import cancelled, time_left
+from scale0_core.client.sync import Client, Worker
 
 __all__ = [
     "BrokerLostError",
     "CallError",
     "CallTimedOutError",
     "Client",
+    "ClientError",
     "ClosedError",
     "NoBrokerError",
     "NoServiceError",

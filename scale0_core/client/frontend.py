@@ -1,18 +1,26 @@
-"""A client's dialog with its broker: configuration, liveness, going to another broker. Without I/O."""
+"""A client's side of the protocol: configuration, liveness, going to another broker; and how calls are written.
+
+Without I/O.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
-from scale0_core.client.brokers import Route
-from scale0_core.client.calls import Call, Calls
-from scale0_core.client.errors import CallError, no_broker
+from scale0_core.client.errors import START, error_for
+from scale0_core.client.kit.calls import Call, Calls
+from scale0_core.client.kit.errors import CallError, RemoteError, Stage, TooLargeError, closed_error, no_broker
+from scale0_core.client.kit.route import Route
+from scale0_core.client.kit.sessions import Limits
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
 from scale0_core.protocol import messages as wire
-from scale0_core.protocol.messages import MalformedError, Message
-from scale0_core.service import Frames
+from scale0_core.protocol.codes import Code
+from scale0_core.protocol.messages import MalformedError, Message, Options
+from scale0_core.protocol.options import LONGEST_SERVICE
+from scale0_core.service import MIB, Frames
 
 LOG = get_logger("client")
 
@@ -25,8 +33,66 @@ UNREACHED_AFTER = 3.0
 LIVENESS = 3
 
 
-class Frontend:
-    """Says where to connect (``address``; anew when ``connection`` grows) and what to send (``out``)."""
+LARGEST_FRAME = MIB
+MOST_PAYLOAD_FRAMES = 24
+
+
+def check_call(service: str, payload: Iterable[bytes]) -> Frames:
+    """Return the payload as frames that a broker takes, or raise what is wrong with it."""
+    if not 0 < len(service.encode()) <= LONGEST_SERVICE:
+        raise ValueError(f"the name of a service has 1 to {LONGEST_SERVICE} bytes: {service!r}")
+    frames = tuple(payload)
+    for frame in frames:
+        if not isinstance(frame, bytes | bytearray | memoryview):
+            raise TypeError(f"a payload is bytes, not {type(frame).__name__}")
+    if len(frames) > MOST_PAYLOAD_FRAMES or any(len(frame) > LARGEST_FRAME for frame in frames):
+        raise TooLargeError(
+            f"the call of {printable(service)} is too large",
+            f"a call has at most {MOST_PAYLOAD_FRAMES} frames of at most {LARGEST_FRAME} bytes",
+            "nothing was sent",
+            "send less in one call",
+            service=service,
+            stage=Stage.CONNECTING,
+        )
+    return tuple(bytes(frame) for frame in frames)
+
+
+def ping_call(timeout: float) -> Call:
+    """Make a call that the broker answers itself, by PONG; it has no service."""
+    return Call("", (), timeout=timeout, retry=True)
+
+
+class TaskCodec:
+    """Calls as TASKs of the Scale0 protocol."""
+
+    serial = False
+    retried = frozenset((404, 429, 503))
+    look_here = "is the broker running, and is the address right? see: scale0 status"
+    look_there = ""
+
+    def options(self, milliseconds: int, retry: bool, terms: Any) -> bytes:
+        """Write the options of a TASK."""
+        return wire.write_options(timeout=milliseconds, retry=retry or None)
+
+    def request(self, ident: bytes, call: Call, options: bytes) -> Frames:
+        """Write TASK, or PING."""
+        if not call.service:
+            return (wire.FRONTEND, wire.PING, b"", ident)
+        return (wire.FRONTEND, wire.TASK, options, call.service, ident, *call.body)
+
+    def cancel(self, ident: bytes, call: Call) -> Frames | None:
+        """Write CANCEL."""
+        return (wire.FRONTEND, wire.CANCEL, b"", call.service, ident) if call.service else None
+
+    def refusal(self, code: int, message: str, service: str, address: str) -> CallError:
+        """Make the error for an ERROR about a task."""
+        return error_for(code, message, service, address)
+
+
+class ClientSession:
+    """A client's side of its connection: configuration, liveness, calls."""
+
+    limits = Limits()
 
     def __init__(
         self, route: Route, *, identity: str, config_type: str = JSON, stored: Stored | None = None, retries: int = 5,
@@ -35,12 +101,15 @@ class Frontend:
     ) -> None:  # fmt: skip
         self.route, self.identity, self.stored = route, identity, stored
         self.connection = 0
+        self.reached = ""
         self.linked = False
         self.silent = False
         self.malformed = 0
         self.out: list[Frames] = []
-        self.calls = Calls(self.out, retries=retries, random=random or Random())  # noqa: S311
-        self.calls.address = self.address
+        self.ended = False
+        self.calls = Calls(
+            TaskCodec(), self.out, retries=retries, random=random or Random(), address=self.address,  # noqa: S311
+        )  # fmt: skip
         self._config_type, self._store, self._wait_for_broker = config_type, store, wait_for_broker
         self._pinged: float | None = None
         self._busy_since = self._unlinked_since = 0.0
@@ -63,6 +132,7 @@ class Frontend:
         """Validate the configuration, and send what has waited."""
         self.linked, self.silent, self._pinged = True, False, None
         self._busy_since = now
+        self.route.linked(self.reached)
         if self.route.asking:
             self._need_broker()
         else:
@@ -84,7 +154,7 @@ class Frontend:
             return
         self._elsewhere(now)
         if self.route.here == self.route.told:
-            self.calls.close(no_broker(self.route.told.frontend, reason))
+            self.calls.fail_all(no_broker(self.route.told.frontend, reason, START))
 
     def _reconnect(self, now: float) -> None:
         self.connection += 1
@@ -110,9 +180,16 @@ class Frontend:
             self._busy_since = now
         self.calls.open(call, now)
 
-    def close(self, error: CallError) -> None:
-        """End all calls and take leave."""
-        self.calls.close(error)
+    def cancel(self, call: Call) -> None:
+        """Let go of a call."""
+        self.calls.cancel(call)
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Fail all calls and take leave: DISCONNECT cancels them all."""
+        if self.ended:
+            return
+        self.ended = True
+        self.calls.close(closed_error(error))
         if self.linked:
             self.out.append((wire.FRONTEND, wire.DISCONNECT, b""))
 
@@ -127,19 +204,38 @@ class Frontend:
             self.calls.resume(now)
         try:
             if len(frames) > 4 and frames[1] == wire.TASKREPLY and frames[0] == wire.FRONTEND:
-                self.calls.reply(frames[2], frames[3:])
+                if frames[2]:
+                    self._on_reply(wire.read_options(frames[2]), frames[4], frames[5:])
+                else:
+                    self.calls.final(frames[4], frames[5:])
             else:
                 self._receive_any(wire.read_message(frames, routed=False), now)
         except MalformedError as error:
             self.malformed += 1
             LOG.warning("the broker sent something that cannot be read", broker=self.address, reason=error.reason)
 
+    def _on_reply(self, told: Options, ident: bytes, payload: Frames) -> None:
+        calls = self.calls
+        if "code" in told:
+            calls.failed(ident, lambda call: self._failure(call, *_code(told)))
+        elif told.get("more") is True:
+            calls.part(ident, payload, told.get("seq"))
+        else:
+            calls.final(ident, payload, told.get("seq"))
+
+    def _failure(self, call: Call, code: int, message: str) -> CallError:
+        """Make the error for what a worker reported; one that waits for others has deadlines too."""
+        if code == Code.DEADLINE:
+            return error_for(code, message, call.name, self.address)
+        return RemoteError(message, code, service=call.name)
+
     def _receive_any(self, message: Message, now: float) -> None:
         command = message.command
         if command == wire.ERROR:
             self._on_error(message, now)
         elif command == wire.PONG:
-            self.calls.pong(message.body)
+            if message.body:
+                self.calls.final(bytes(message.body[0]), ())
         elif command == wire.CONFIG:
             self._on_config(read_config(message))
         elif command == wire.CONFIGACK:
@@ -153,7 +249,7 @@ class Frontend:
 
     def _on_error(self, message: Message, now: float) -> None:
         if len(message.body) >= 2:
-            self.calls.error(message.options, message.body, now)
+            self.calls.refused(bytes(message.body[1]), *_code(message.options), now)
         elif message.options.get("code") == 415:
             kind = other_type(message.options.get("types"))
             if kind != self._config_type:
@@ -237,6 +333,13 @@ class Frontend:
     def _patience(self) -> float:
         config = self.route.config
         return LIVENESS * (config.default_heartbeat_interval if config else 2500) / 1000
+
+
+def _code(told: Options) -> tuple[int, str]:
+    code, message = told.get("code"), told.get("message", "")
+    if type(code) is not int or not isinstance(message, str):
+        raise MalformedError("an error has a code and a message")
+    return code, message
 
 
 def _told(message: Message) -> dict[str, str]:

@@ -11,14 +11,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from random import Random
+from typing import Any
 
-from scale0_core.broker.deadlines import Deadlines
-from scale0_core.client.brokers import Route
-from scale0_core.client.errors import WorkerError, refused
+from scale0_core.client.errors import refused
+from scale0_core.client.frontend import LARGEST_FRAME, MOST_PAYLOAD_FRAMES
+from scale0_core.client.kit.errors import RemoteError, WorkerError
+from scale0_core.client.kit.route import Route
+from scale0_core.client.kit.sessions import Answer, Limits, frames_of
 from scale0_core.client.storage import JSON, Stored, other_type, read_config
 from scale0_core.logs import get_logger, printable
+from scale0_core.parts.backoff import Backoff
+from scale0_core.parts.timers import Deadlines
 from scale0_core.protocol import messages as wire
-from scale0_core.protocol.codes import Code
+from scale0_core.protocol.codes import CODES, Code
 from scale0_core.protocol.messages import MalformedError, Message
 from scale0_core.protocol.states import allowed, step
 from scale0_core.service import Frames
@@ -103,16 +108,30 @@ class Task:
         self.begun = False
         self.over = 0
 
+    @property
+    def arguments(self) -> Frames:
+        """What its handler is called with."""
+        return self.payload
 
-class Session:
-    """Says where to connect (``address``; anew when ``connection`` grows), what to send (``out``) and what to do."""
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the log says about it."""
+        return {"service": self.service, "task": self.number.hex()}
+
+
+class WorkerSession:
+    """A worker's side of its connection; says where to connect, what to send and what to do.
+
+    Large, since the life of a worker is one state machine: connecting, negotiation, heartbeats, tasks, farewell.
+    """
+
+    limits = Limits(linger_ms=1000)
 
     def __init__(
         self, route: Route, *, identity: str, begin: Callable[[Task], None], wall_time: Callable[[], float],
         window: int = 1, interval: float = 2.5, metadata: Mapping[str, str] | None = None, config_type: str = JSON,
         stored: Stored | None = None, random: Random | None = None,
         store: Callable[[Stored], None] = lambda stored: None,
-        changed: Callable[[], None] = lambda: None,
         cancel: Callable[[Task], None] = lambda task: None,
     ) -> None:  # fmt: skip
         """Begin at rest.
@@ -122,14 +141,14 @@ class Session:
         """
         self.route, self.identity, self.stored = route, identity, stored
         self.state = WorkerState.RESTING
-        self.address, self.connection = "", 0
+        self.address, self.connection, self.reached = "", 0, ""
         self.linked = self.draining = False
         self.fault: WorkerError | None = None
         self.granted, self.liveness = interval, 3
         self.in_hand: dict[bytes, Task] = {}
         self.dropped = self.malformed = self.late_cancels = 0
         self.out: list[Frames] = []
-        self._begin, self._store, self._changed, self._wall_time = begin, store, changed, wall_time
+        self._begin, self._store, self._wall_time = begin, store, wall_time
         self._cancel = cancel
         self._deadlines: Deadlines[bytes, Task] = Deadlines()
         self._task_timeout: int | None = None
@@ -141,7 +160,8 @@ class Session:
         self._until: float | None = None
         self._beat_at = self._heard = self._replied = 0.0
         self._unanswered: float | None = None
-        self._readies = self._rests = self._negotiations = 0
+        self._readies = self._negotiations = 0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, self._random)
         self._distrust = self._going = self._keep_place = self._was_serving = False
         if stored is not None:
             route.config = stored.config
@@ -162,6 +182,36 @@ class Session:
     def offers(self, services: Iterable[str]) -> bool:
         """Tell whether the broker has taken just these services."""
         return self.state is WorkerState.SERVING and not self._readies and self._offered == tuple(services)
+
+    @staticmethod
+    def frames_of(result: Any) -> Frames:
+        """Make frames of what a handler returned; any thread may use it."""
+        frames = frames_of(result)
+        if len(frames) > MOST_PAYLOAD_FRAMES or any(len(frame) > LARGEST_FRAME for frame in frames):
+            limit = f"a reply has at most {MOST_PAYLOAD_FRAMES} frames of at most {LARGEST_FRAME} bytes"
+            raise RemoteError(f"{limit}; yield larger ones in parts", 413)
+        return frames
+
+    def part(self, task: Task, seq: int, frames: Frames, now: float) -> None:
+        """Send a part of a reply; they are counted, so that the caller notices when one is missing."""
+        self.reply(task, wire.write_options(more=True, seq=seq), frames, now)
+
+    def answer(self, task: Task, answer: Answer, now: float) -> None:
+        """Send how a task ends; what a generator returns at its end is not sent."""
+        if task.over:
+            self.reply(task, wire.write_options(code=int(task.over), message=CODES[Code(task.over)].meaning), (), now)
+        elif answer.code:
+            self.reply(task, wire.write_options(code=answer.code, message=answer.message), (), now)
+        elif answer.parts >= 0:
+            self.reply(task, wire.write_options(seq=answer.parts), (), now)
+        else:
+            self.reply(task, b"", answer.frames, now)
+        self.finish(task, now)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has left."""
+        return self.state is WorkerState.LEFT
 
     def reply(self, task: Task, options: bytes, frames: Frames, now: float) -> bool:
         """Answer a task; False when nobody waits for it any more. ``more`` in the options leaves the task in hand."""
@@ -190,8 +240,8 @@ class Session:
         elif not self.in_hand:
             self.stop(now)
 
-    def stop(self, now: float) -> None:
-        """Leave at once."""
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Leave immediately."""
         if not self._may(WorkerEvent.LEAVE):
             return
         if self.linked and self.state is not WorkerState.LOCATING:
@@ -215,6 +265,7 @@ class Session:
         self.linked, self._heard, self._unanswered = True, now, None
         if self.state is WorkerState.LOCATING:
             self._until = now + ANSWER_PATIENCE
+            self.route.linked(self.reached)
             if self.route.asking:
                 self._need_broker()
             else:
@@ -232,7 +283,8 @@ class Session:
             self._until = now + LINK_PATIENCE  # the engine connects again by itself
         elif self._may(WorkerEvent.LOST):
             # a broker that died did not refuse this worker: be there when it is up again, which may be for a moment
-            self._rests = 0 if self.state is WorkerState.SERVING else min(self._rests, MOST_BREAK_RESTS)
+            failures = min(self._backoff.failures, MOST_BREAK_RESTS)
+            self._backoff.failures = 0 if self.state is WorkerState.SERVING else failures
             self._lost(now, self._unreached("the connection broke"))
 
     def on_nobody(self, reason: str, now: float) -> None:
@@ -255,7 +307,7 @@ class Session:
     def _connect_backend(self, now: float) -> None:
         address = self.route.backend()
         if not address:
-            why = "the broker gave no configuration, and the address does not end in /frontend"
+            why = "the broker gave no configuration, and by TCP there is no record of it that says where its backend is"
             self._lost(now, self._unreached(why, "give the address of its backend: Worker(..., backend=ADDRESS)"))
             return
         self._happen(WorkerEvent.LOCATED)
@@ -274,9 +326,7 @@ class Session:
         self._report(error)
         self.address, self.linked = "", False
         self.connection += 1
-        rest = min(FIRST_REST * 2**self._rests, LONGEST_REST) * self._random.uniform(0.5, 1.0)
-        self._rests = min(self._rests + 1, 16)
-        self._until = now + rest
+        self._until = now + self._backoff.next()
 
     def _abandon(self) -> None:
         given_up, self.in_hand = self.in_hand, {}
@@ -310,7 +360,7 @@ class Session:
         self._heard = now
         if self._unanswered is not None:
             self._unanswered = None
-            self._rests = 0
+            self._backoff.reset()
         try:
             if len(frames) > 4 and frames[1] == wire.TASK:
                 self._on_task(frames, now)
@@ -412,7 +462,6 @@ class Session:
         if began:
             self._beat_at = now + self.granted
         self._clear_fault(message)
-        self._changed()
         if self._offered != self._wanted():
             self._send_ready()
         self._perhaps_leave(now)
@@ -441,7 +490,7 @@ class Session:
         if not self._may(WorkerEvent.LOST):
             return
         code, text = message.options.get("code"), message.options.get("message", "")
-        self._rests = max(self._rests, 3)
+        self._backoff.failures = max(self._backoff.failures, 3)
         self._lost(now, refused(self.address, code if type(code) is int else 0, str(text)))
 
     def _on_error(self, message: Message, now: float) -> None:
@@ -569,13 +618,11 @@ class Session:
 
     def _happen(self, event: WorkerEvent) -> None:
         self.state = step(WORKER, self.state, event)
-        self._changed()
 
     def _report(self, error: WorkerError) -> None:
         if str(error) != str(self.fault):
             LOG.warning(error.problem.what, why=error.problem.why, remedy=error.problem.remedy)
         self.fault = error
-        self._changed()
 
     def _unreached(self, why: str, remedy: str = "is the broker running, and is the address right?") -> WorkerError:
         address = self.address or self.route.here.frontend

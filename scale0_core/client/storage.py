@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +18,8 @@ from scale0_core.config.structure import structure
 from scale0_core.config.tree import seed_names
 from scale0_core.errors import Scale0Error
 from scale0_core.logs import get_logger
+from scale0_core.parts import records
+from scale0_core.parts.files import write_atomically
 from scale0_core.protocol.messages import LONGEST_OPTIONS, Message
 from scale0_core.protocol.options import Version
 
@@ -59,7 +59,7 @@ def _read_text(kind: str, text: bytes) -> ClientConfig | None:
     try:
         if kind.upper() == JSON:
             # most clients need no plugin at all: JSON comes with Python
-            config, faults = _structured(json.loads(text))
+            config, faults = _structured(records.from_json(text))
         else:
             from scale0_core.config.formats import config_from_text
             from scale0_core.plugins import load_format
@@ -94,7 +94,7 @@ class ConfigFile:
         """Give what was kept."""
         try:
             with self.path.open("rb") as file:
-                record = json.loads(file.read(16 * LONGEST_OPTIONS))
+                record = records.object_from(file.read(16 * LONGEST_OPTIONS))
             version = record["version"]
             config, faults = _structured(record["config"])
         except FileNotFoundError:
@@ -117,15 +117,7 @@ class ConfigFile:
             "config": attrs.asdict(stored.config),
         }
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, beside = tempfile.mkstemp(dir=self.path.parent, prefix=".new-", suffix=".json")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(record, file, indent=2)
-                Path(beside).replace(self.path)
-            except BaseException:
-                Path(beside).unlink(missing_ok=True)
-                raise
+            write_atomically(self.path, json.dumps(record, indent=2), durable=False)
         except OSError as error:
             LOG.warning("the configuration cannot be stored", path=str(self.path), error=repr(error))
 

@@ -8,17 +8,19 @@ from typing import Literal
 
 import attrs
 
-from scale0_core.broker.seat import SeatLimits
 from scale0_core.config.fields import at_least_1, not_negative, setting
 from scale0_core.config.network import NetworkConfig
+from scale0_core.container.host import HostLimits
 from scale0_core.service import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+BROKER_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
+
 
 def _is_name(_: object, field: attrs.Attribute[str], value: str) -> None:
     # ASCII, since it becomes part of paths and socket names, which have room for about 100 bytes
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", value):
+    if not re.fullmatch(BROKER_NAME, value):
         raise ValueError(f"'{field.name}' is 1 to 64 letters, digits, '.', '_' or '-': {value!r}")
 
 
@@ -107,7 +109,7 @@ class LimitSettings:
     jobs: int = setting(
         1024, "Jobs of one service in flight; beyond that its sockets are not read.", validator=at_least_1
     )
-    job_threads: int = setting(4, "Threads that run jobs.", validator=at_least_1)
+    job_threads: int = setting(4, "Threads for the jobs of each service.", validator=at_least_1)
     outbox_bytes: int = setting(
         128 * MIB,
         "Bytes kept for peers of one service that read too slowly, with the overhead of each message; a peer may use "
@@ -115,9 +117,9 @@ class LimitSettings:
         validator=not_negative,
     )
 
-    def seat(self) -> SeatLimits:
-        """Give the part that a seat watches over."""
-        return SeatLimits(errors=self.errors, errors_window=self.errors_window_seconds, jobs=self.jobs)
+    def host_limits(self) -> HostLimits:
+        """Return the part that hosts of services watch over."""
+        return HostLimits(errors=self.errors, errors_window=self.errors_window_seconds, jobs=self.jobs)
 
 
 @attrs.frozen

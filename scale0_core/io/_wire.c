@@ -760,13 +760,13 @@ static PyObject *Poller_wait(Poller *self, PyObject *argument)
    While one socket is busy, turn after turn is the same: wait, drain, have the service called, send. The rush takes such
    turns without the rest of the loop, until anything else is to be done. */
 
-enum { ROUNDS_WITHOUT_A_LOOK = 8, MOST_LATER = 100 };
+enum { ROUNDS_WITHOUT_A_LOOK = 8 };
 
 typedef struct {
     Poller *poller;
     Port *port;
-    PyObject *receive; /* receive(socket, messages, now, sends, later) */
-    PyObject *socket, *sends, *later, *ports;
+    PyObject *receive; /* receive(socket, messages, now, sends) */
+    PyObject *socket, *sends, *ports;
     double offset; /* between the clock of the machine and the broker's */
     Py_ssize_t limit, received, sent;
     double now;     /* the time that the last call was given */
@@ -835,7 +835,7 @@ static int keep_error(Rush *rush, PyObject *left)
 static int rush_through(Rush *rush, PyObject *messages, double started)
 {
     PyObject *now = PyFloat_FromDouble(rush->now = started - rush->offset), *pending = PyObject_GetIter(messages);
-    PyObject *arguments[] = {rush->socket, pending, now, rush->sends, rush->later}, *none = NULL;
+    PyObject *arguments[] = {rush->socket, pending, now, rush->sends}, *none = NULL;
     int outcome = -1;
     double took;
     if (now && pending) {
@@ -879,9 +879,7 @@ static int await_port(Rush *rush, double end)
 static int take_turn(Rush *rush, double now)
 {
     PyObject *messages = drain(rush->port, rush->limit);
-    /* whoever has emptied the socket sends what could wait, and looks again before it sleeps: one look at the socket
-       serves for both, what came meanwhile and what a send may have swallowed */
-    int was_emptied = rush->port->inbox == EMPTY, outcome = 1;
+    int outcome = 1;
     if (!messages) {
         PyErr_Clear(); /* the loop itself will meet it, and knows what to do */
         rush->port->inbox = ASK;
@@ -890,8 +888,6 @@ static int take_turn(Rush *rush, double now)
     if (PyList_GET_SIZE(messages))
         outcome = rush_through(rush, messages, now);
     Py_DECREF(messages);
-    if (outcome > 0 && (was_emptied || PyList_GET_SIZE(rush->later) >= MOST_LATER))
-        outcome = send_and_clear(rush, rush->later);
     return outcome;
 }
 
@@ -940,8 +936,8 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
     PyObject *result;
     int i, is_patient, outcome;
     double seconds;
-    if (!PyArg_ParseTuple(args, "O!nOUO!O!O!dd", &PortType, &rush.port, &rush.limit, &rush.receive, &rush.socket,
-                          &PyList_Type, &rush.sends, &PyList_Type, &rush.later, &PyDict_Type, &rush.ports, &rush.now,
+    if (!PyArg_ParseTuple(args, "O!nOUO!O!dd", &PortType, &rush.port, &rush.limit, &rush.receive, &rush.socket,
+                          &PyList_Type, &rush.sends, &PyDict_Type, &rush.ports, &rush.now,
                           &seconds))
         return NULL;
     rush.offset = seconds_now() - rush.now;
@@ -967,7 +963,7 @@ static PyObject *Poller_rush(Poller *self, PyObject *args)
 
 static PyMethodDef Poller_methods[] = {
     {"rush", (PyCFunction) Poller_rush, METH_VARARGS,
-     "rush(port, limit, receive, socket, sends, later, ports, now, seconds): serve one busy port alone for a while."},
+     "rush(port, limit, receive, socket, sends, ports, now, seconds): serve one busy port alone for a while."},
     {"wait", (PyCFunction) Poller_wait, METH_O,
      "wait(milliseconds): the ports that have messages, and None when the descriptor is readable; -1 waits for ever."},
     {NULL, NULL, 0, NULL},

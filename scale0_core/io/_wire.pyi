@@ -3,7 +3,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 from typing_extensions import Buffer
 
-from scale0_core.broker.seat import ReceiveBatch
+from scale0_core.container.host import ReceiveBatch
 from scale0_core.service import Frames, Send
 
 class Blob(Buffer):
@@ -32,7 +32,6 @@ class Poller:
         receive: ReceiveBatch,
         socket: str,
         sends: list[Send],
-        later: list[Send],
         ports: dict[str, Port],
         now: float,
         seconds: float,

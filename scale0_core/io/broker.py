@@ -6,9 +6,8 @@ import contextlib
 import gc
 import os
 import resource
-import secrets
 import signal
-from functools import partial
+from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
@@ -16,19 +15,20 @@ import attrs
 import zmq
 
 from scale0_core import __version__
-from scale0_core.broker.door import BrokerSeat, SeatWithDoor, make_seat
-from scale0_core.broker.registry import Provider, ServiceStats
-from scale0_core.broker.reporter import Reporter
 from scale0_core.config.files import BrokerConfig, unknown_levels, unknown_tables
-from scale0_core.config.folders import broker_context
+from scale0_core.config.folders import broker_context, default_runtime_dir
+from scale0_core.config.running import BrokerRecord, RecordFile, record_folder
 from scale0_core.config.settings import BrokerSettings
+from scale0_core.container.assembly import Assembly
+from scale0_core.container.host import ServiceHost
+from scale0_core.container.reporter import Reporter
 from scale0_core.errors import (
+    LEFT_OUT,
     AddressError,
     AddressInUseError,
     ConfigError,
     Exit,
     Fault,
-    PluginContractError,
     PluginError,
     PluginStartError,
     RecordError,
@@ -37,10 +37,11 @@ from scale0_core.errors import (
 )
 from scale0_core.io.instance import BrokerName
 from scale0_core.io.loop import Loop, Station
-from scale0_core.io.network import NetworkPlugin
 from scale0_core.logs import get_logger
+from scale0_core.network.plugin import NetworkPlugin
 from scale0_core.plugin_types import BrokerContext, RunningBroker
-from scale0_core.plugins import LEFT_OUT, OWN, PluginSet, installed_plugins
+from scale0_core.plugins import OWN, PluginSet, installed_plugins
+from scale0_core.service import Service
 
 LOG = get_logger("broker")
 
@@ -57,8 +58,11 @@ class Broker:
         self.plugins = plugins or PluginSet()
         self.safe_mode = safe_mode
         self.loop: Loop | None = None
+        self._assembly: Assembly[Station] | None = None
         self._name = BrokerName(self.core.broker.name)
-        self._runtime_dir: Path | None = None
+        self._context: BrokerContext | None = None
+        self._since = ""
+        self._record: RecordFile | None = None
         self._signals = 0
         self._wakes_on_signals = False
 
@@ -69,11 +73,13 @@ class Broker:
         try:
             _raise_descriptor_limit()
             context = attrs.evolve(broker_context(self.core.broker, os.environ), group=self.core.network.group)
-            self._runtime_dir = Path(context.runtime_dir)
+            self._context = context
             make_folders(self.core.broker, context)
             self.loop = Loop(self.core.wire, self.core.limits)
+            context = attrs.evolve(context, services=self.loop.container, post=self.loop.post)
+            self._assembly = Assembly(self.loop, self._make_host)
             for name in list(self.plugins.plugins):
-                self._start(name, settings[name], context, self.loop)
+                self._start(name, settings[name], context, self._assembly)
             self.loop.observers += self.plugins.batch_observers()
             if self.plugins.observes_events:
                 self.loop.observe_events()
@@ -81,7 +87,11 @@ class Broker:
             self.close()
             raise
         running = self.running()
-        self._register_hosted(running, context)
+        provider = self.core.network.identity or running.name
+        versions = {name: found.version for name, found in installed_plugins().items()}
+        self._assembly.register(context.registry, provider, versions, __version__)
+        self.loop.container.start(self.loop.clock.now())
+        self._keep_record(context)
         try:
             for name, error in self.plugins.started(running).items():
                 self._insist(name, error)
@@ -91,57 +101,66 @@ class Broker:
             raise
         return running
 
-    def _register_hosted(self, running: RunningBroker, context: BrokerContext) -> None:
-        """Put the services of plugins into the registry, beside those that workers will offer."""
+    def _keep_record(self, context: BrokerContext) -> None:
+        """Write down for commands and clients where the sockets are, and again when the broker's state changes."""
+        folder = record_folder(context.name, context.runtime_dir, os.environ)
+        self._since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        try:
+            for each in () if folder == Path(context.runtime_dir) else (folder.parent, folder):
+                _make_folder(each)
+                _check_private(each)
+        except (OSError, AddressError) as error:
+            self._without_record(error)
+            return
+        self._record = RecordFile(folder)
+        self._write_record()
         assert self.loop is not None
-        versions = {name: found.version for name, found in installed_plugins().items()}
-        provider = self.core.network.identity or running.name
-        for station in self.loop.stations:
-            service, seat = station.seat.service.name, station.seat
-            sockets = {name: tuple(bound) for name, bound in running.addresses[service].items()}
-            context.registry.put(
-                Provider(
-                    service=service,
-                    provider=provider,
-                    kind="hosted",
-                    state="responsive",
-                    version=versions.get(seat.plugin, __version__),
-                    endpoints=tuple(address for bound in sockets.values() for address in bound),
-                    sockets=sockets,
-                )
-            )
-            seat.on_quarantine = partial(context.registry.set_state, service, provider, "quarantined")
-            seat.on_resume = partial(context.registry.set_state, service, provider, "responsive")
-        context.registry.measure_by("hosted", partial(_hosted_stats, running))
-        self._open_doors(provider)
+        self.loop.container.on_suspend.append(self._write_record)
 
-    def _open_doors(self, provider: str) -> None:
-        """Let the services of plugins serve while the broker does, and have tasks if they take some."""
-        assert self.loop is not None
-        for own in self._own_seats():
-            for seat in (station.seat for station in self.loop.stations):
-                if seat is not own:
-                    own.rule(seat)
-                if isinstance(seat, SeatWithDoor):
-                    own.open_door(seat, provider, self.loop.clock.now())
+    def _write_record(self) -> None:
+        running, context = self.running(), self._context
+        assert self._record is not None
+        assert context is not None
+        addresses = {
+            service: {name: tuple(bound) for name, bound in sockets.items()}
+            for service, sockets in running.addresses.items()
+        }
+        record = BrokerRecord(
+            name=running.name, pid=os.getpid(), since=self._since, state=running.state,
+            config=str(self.config.path.resolve()) if self.config.path else "",
+            runtime_dir=str(Path(context.runtime_dir).resolve()), data_dir=str(Path(context.data_dir).resolve()),
+            addresses=addresses,
+        )  # fmt: skip
+        try:
+            self._record.write(record)
+        except OSError as error:
+            self._without_record(error)
 
-    def _own_seats(self) -> list[BrokerSeat]:
-        assert self.loop is not None
-        return [station.seat for station in self.loop.stations if isinstance(station.seat, BrokerSeat)]
+    def _without_record(self, error: Exception) -> None:
+        LOG.warning(
+            "record not written: clients and commands do not find this broker by its name", error=str(error),
+            next="set broker.runtime_dir to a folder of its own in /run/scale0",
+        )  # fmt: skip
+
+    def _remove_folders(self) -> None:
+        """Remove the record, and the folders that were made for it and for the sockets."""
+        if self._context is None:
+            return
+        if self._record is not None:
+            self._record.remove()
+        with contextlib.suppress(OSError):  # not empty: somebody else uses it
+            default_runtime_dir(self._context.name, os.environ).rmdir()
 
     def running(self) -> RunningBroker:
         """Describe the broker as it runs now."""
         assert self.loop is not None
-        stations = self.loop.stations
+        assert self._assembly is not None
         return RunningBroker(
             name=self.core.broker.name,
             wire=self.loop.wire.name,
-            addresses={
-                station.seat.service.name: {name: opened.addresses for name, opened in station.sockets.items()}
-                for station in stations
-            },
-            counts={station.seat.service.name: station.seat.counts for station in stations},
-            state=next((own.state.value for own in self._own_seats()), "active"),
+            addresses=self._assembly.addresses,
+            counts=self._assembly.counts,
+            state=self.loop.container.suspended or "active",
         )
 
     def run(self) -> None:
@@ -149,10 +168,12 @@ class Broker:
         assert self.loop is not None
         try:
             self.loop.run()
+            end = self.loop.clock.now() + self.core.broker.stop_seconds
             unfinished = self.loop.finish(self.core.broker.stop_seconds)
             if unfinished:
                 LOG.warning("jobs did not end in time and are given up", jobs=unfinished)
             self.plugins.stopping(self.running())
+            self.loop.drain(end)  # what plugins posted while they stopped
         finally:
             self.close()
         if self.loop.failed:
@@ -188,9 +209,7 @@ class Broker:
             signal.set_wakeup_fd(-1)
         if self.loop is not None:
             self.loop.close()
-        if self._runtime_dir is not None and not self.core.broker.runtime_dir:
-            with contextlib.suppress(OSError):  # not empty: somebody else uses it
-                self._runtime_dir.rmdir()
+        self._remove_folders()
         self._name.__exit__(None, None, None)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -235,22 +254,14 @@ class Broker:
                     "the broker does not start", f"add {name} to broker.plugins, or take it out of broker.required",
                 )  # fmt: skip
 
-    def _start(self, name: str, settings: object, context: BrokerContext, loop: Loop) -> None:
+    def _make_host(self, service: Service, plugin: str) -> ServiceHost:
+        return ServiceHost(service, plugin=plugin, limits=self.core.limits.host_limits(), vital=plugin in OWN)
+
+    def _start(self, name: str, settings: object, context: BrokerContext, assembly: Assembly[Station]) -> None:
         """Make the services of a plugin and open their sockets; all of them, or the plugin is left out."""
-        stations: list[Station] = []
         try:
-            for service in self.plugins.services(name, settings, context):
-                taken = [station.seat.service.name for station in loop.stations]
-                if service.name in taken:
-                    what = f"plugin {name} offers a service that exists already"
-                    raise PluginContractError(
-                        name, what, f"its name is {service.name}", LEFT_OUT, "give it another name"
-                    )
-                seat = make_seat(service, secrets.token_bytes(16), plugin=name, limits=self.core.limits.seat())
-                stations.append(loop.add(seat))
+            assembly.start(name, self.plugins.services(name, settings, context))
         except Exception as error:
-            for station in stations:
-                loop.remove(station)
             failure = _start_failed(name, error, settings)
             self.plugins.fail(name, failure)
             self._left_out(name, failure)
@@ -309,13 +320,6 @@ def _not_opened(name: str, what: str, error: Exception, settings: object) -> Plu
     return PluginStartError(
         name, what, f"{type(error).__name__}: {error}", LEFT_OUT, "see the plugin's own documentation"
     )
-
-
-def _hosted_stats(running: RunningBroker, service: str) -> ServiceStats | None:
-    counts = running.counts.get(service)
-    if counts is None:
-        return None
-    return ServiceStats(requests=counts.received, errors=counts.errors, last_error=counts.last_error)
 
 
 def make_folders(broker: BrokerSettings, context: BrokerContext) -> None:

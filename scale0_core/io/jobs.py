@@ -1,4 +1,4 @@
-"""Threads that run the jobs of services."""
+"""Threads that run the jobs of services; each service has its own, so that slow jobs of one delay no other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.jobs import run_batch
 from scale0_core.service import Job, JobResult
 
 Done = Callable[[list[JobResult]], None]
 
 
 class JobThreads:
-    """A few threads, started when first needed; daemons, so that a job that hangs cannot keep the broker alive."""
+    """The threads of one service, started when first needed; daemons: a job that hangs cannot keep the broker alive."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, name: str = "job") -> None:
         self._wanted = threads
+        self._name = name
         self._threads: list[threading.Thread] = []
         self._queue: SimpleQueue[tuple[list[Job], Done] | None] = SimpleQueue()
 
@@ -25,7 +26,7 @@ class JobThreads:
         """Run a batch on some thread and call ``done`` there with the results."""
         self._queue.put((batch, done))
         if len(self._threads) < self._wanted:
-            thread = threading.Thread(target=self._work, name=f"scale0-job-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(target=self._work, name=f"scale0-{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
 

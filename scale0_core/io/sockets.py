@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 import zmq
 
-from scale0_core.broker.connections import ID_IN_USE
 from scale0_core.config.addresses import EXAMPLE, bind_fault, ipc_path, is_local
 from scale0_core.config.settings import WireSettings
+from scale0_core.container.connections import ID_IN_USE
 from scale0_core.errors import AddressError, AddressInUseError
 from scale0_core.service import Connect, Disconnect, Endpoint, SocketKind
 

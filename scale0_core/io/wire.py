@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import zmq
 from zmq.backend import Socket as BareSocket
 
-from scale0_core.broker.outbox import MALFORMED
-from scale0_core.broker.seat import ReceiveBatch
+from scale0_core.container.host import ReceiveBatch
+from scale0_core.container.outbox import MALFORMED
 from scale0_core.errors import WireMissingError
 from scale0_core.service import Frames, Send
 
@@ -55,9 +55,7 @@ class Queues(NamedTuple):
     """So many messages are taken at once."""
     ports: dict[str, Port]
     sends: list[Send]
-    """What ``receive`` has to send, at once."""
-    later: list[Send]
-    """The same, when nothing else is to be done."""
+    """What ``receive`` has to send."""
 
 
 class Rushed(NamedTuple):
@@ -141,9 +139,9 @@ class NativeWire:
         seconds: float,
     ) -> Rushed | None:
         """Serve one busy port alone, for so long at most, until anything else is to be done."""
-        socket, limit, ports, sends, later = queues
+        socket, limit, ports, sends = queues
         received, sent, now, longest, slept, batch, failures, error, left = cast("Any", poller).rush(
-            port, limit, receive, socket, sends, later, ports, now, seconds
+            port, limit, receive, socket, sends, ports, now, seconds
         )
         reasons = [(index, _reason(code)) for index, code in failures or ()]
         return Rushed(received, sent, now, longest, slept, batch or [], reasons, error, left or iter(()))

@@ -86,7 +86,8 @@ CODES: dict[Code, CodeInfo] = {
             Code.HEARTBEATS_MISSED,
             (_LEAVE,),
             "heartbeats missed",
-            "connect again with CHECKCONFIG; when it comes back, the worker is too busy or the interval is too short",
+            "connect again with CHECKCONFIG; when it comes back, the worker is too busy or the interval is too short; "
+            "as the code of a client's error: the time of the call is over, so give it more, or see what it waits for",
         ),
         CodeInfo(
             Code.IDENTITY_IN_USE,
@@ -98,7 +99,8 @@ CODES: dict[Code, CodeInfo] = {
             Code.CANCELLED,
             ("TASKREPLY",),
             "task cancelled",
-            "nothing: a worker answers a CANCEL with it, which frees its slot; no client gets it",
+            "nothing: a worker answers a CANCEL with it, which frees its slot; "
+            "as the code of a client's error: the call was cancelled",
         ),
         CodeInfo(
             Code.CLOCK_OFF,

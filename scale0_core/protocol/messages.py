@@ -15,15 +15,16 @@ Bytes from outside are only ever read here and in ``options.py``; whatever is wr
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import attrs
 
+from scale0_core.parts import records
+from scale0_core.parts.envelopes import body_at
 from scale0_core.protocol.codes import Code
 from scale0_core.service import KIB, Frames
 
@@ -85,9 +86,7 @@ def read_message(frames: Frames, *, routed: bool = True) -> Message:
     """Read the frames of a message; ``routed`` when a ROUTER put a routing id in front."""
     if len(frames) > MOST_FRAMES:
         raise MalformedError(f"a message has at most {MOST_FRAMES} frames", Code.TOO_LARGE)
-    start = 1 if routed else 0
-    if len(frames) > start and not frames[start]:
-        start += 1
+    start = body_at(frames, 1 if routed else 0)
     envelope, parts = frames[:start], frames[start:]
     if len(parts) < 2:
         raise MalformedError("a message has a header, a command and options")
@@ -119,30 +118,12 @@ def _read_short(frame: bytes) -> Options:
 
 def _read_json(frame: bytes) -> Options:
     try:
-        # decoded here: json would take UTF-16 as well, and halves of characters that can never be written again
-        options = _DECODER.decode(frame.decode())
-        if b"\\u" in frame:
-            json.dumps(options, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        return MappingProxyType(records.object_from(frame))
+    except records.MalformedError:
         raise MalformedError("options are one JSON object in UTF-8") from None
-    if not isinstance(options, dict):
-        raise MalformedError("options are one JSON object in UTF-8")
-    return MappingProxyType(options)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is too large")
-    return number
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-# made once: json.loads and json.dumps make new ones on every call that has options
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+# made once: json.dumps makes a new one on every call that has options
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
@@ -167,8 +148,3 @@ def read_heartbeat(frame: bytes) -> tuple[float, int, bytes] | None:
         return None
     time, version = found.groups()
     return float(time), int(version), time
-
-
-def write_message(header: bytes, command: bytes, options: bytes = b"", body: Frames = ()) -> Frames:
-    """Make the frames of a message, without an envelope."""
-    return (header, command, options, *body)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -23,7 +22,9 @@ from typing import Any, Literal
 import tomli_w
 
 from scale0_core.config.files import read_config
+from scale0_core.config.folders import default_runtime_dir
 from scale0_core.io.broker import Broker
+from scale0_core.parts import records
 from scale0_core.plugins import PluginSet, format_plugins, installed_plugins
 
 START_SECONDS = 20.0
@@ -54,11 +55,11 @@ class RealBroker(ABC):
 class ThreadBroker(RealBroker):
     """A broker in a thread of the test's own process; ``broker`` is the object itself, to look into."""
 
-    def __init__(self, config: Path, name: str, folder: Path, modules: Mapping[str, Any]) -> None:
+    def __init__(self, config: Path, name: str, folder: Path, extra: Mapping[str, Any]) -> None:
         self.name, self.folder = name, folder
         plugins = PluginSet()
-        for plugin, module in modules.items():
-            plugins.add(plugin, module)
+        for plugin, made in extra.items():
+            plugins.add(plugin, made)
         self.broker = Broker(read_config(config), plugins)
         self.addresses = self.broker.open().addresses
         self._error: BaseException | None = None
@@ -158,7 +159,7 @@ class ProcessBroker(RealBroker):
         assert self.process.stderr is not None
         for text in self.process.stderr:
             try:
-                line = json.loads(text)
+                line = records.from_json(text)
             except ValueError:
                 line = {"event": text.rstrip()}  # a traceback, or an error told to a person
             with self._changed:
@@ -214,11 +215,11 @@ class BrokerStarter:
         settings: Settings | None = None,
         *,
         name: str | None = None,
-        modules: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> ThreadBroker:
-        """Start a broker in a thread; ``modules`` are plugins that are not installed, such as a class in the test."""
+        """Start a broker in a thread; ``extra`` are plugins that are not installed: classes, or instances of them."""
         config, name, folder = self._prepare("thread", plugins, settings, name)
-        broker = ThreadBroker(config, name, folder, modules or {})
+        broker = ThreadBroker(config, name, folder, extra or {})
         self._cleanup.callback(broker.stop)
         return broker
 
@@ -229,6 +230,8 @@ class BrokerStarter:
         folder = Path(tempfile.mkdtemp(prefix="s0-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         name = name or f"test-{kind}-{uuid.uuid4().hex[:12]}"
+        # the record of a broker that was killed
+        self._cleanup.callback(shutil.rmtree, default_runtime_dir(name, os.environ), ignore_errors=True)
         own = {
             "broker": {
                 "name": name,

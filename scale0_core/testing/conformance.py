@@ -7,11 +7,11 @@ from random import Random
 
 import attrs
 
-from scale0_core.broker.connections import ID_IN_USE, NOT_LOCAL, Connections
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.connections import ID_IN_USE, NOT_LOCAL, Connections
+from scale0_core.container.jobs import run_batch
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
-from scale0_core.testing.contract import SENDS_ONLY, StrictSeat, endpoint_faults
+from scale0_core.testing.contract import SENDS_ONLY, StrictHost, endpoint_faults
 from scale0_core.testing.frames import show_frames
 from scale0_core.testing.fuzz import Fuzzer, Sample
 from scale0_core.testing.virtual import Agenda, Driver
@@ -64,14 +64,20 @@ def check_service(
     single frame is among them: ZeroMQ would not deliver it, yet nothing should break on it. Meanwhile the clock
     stands, moves and jumps; jobs end late and some fail; some sends are refused and their peers gone, and some
     connections are refused. The service must never raise, send only what is well-formed to sockets it declared, and
-    move its deadline on when called.
+    move its deadline on when called. A service with fast paths is made twice and gets all messages a second time
+    without them: ``factory`` returns a new one each time, and what both send must be the same.
 
     Raises a ConformanceError that names the seed, the message and its frames.
     """
     service = factory()
     if faults := endpoint_faults(service):
         raise ConformanceError("\n".join(faults), seed=seed, message=0)
-    return _Run(service, seed, samples).play(messages)
+    samples = list(samples)
+    run = _Run(service, seed, samples)
+    report = run.play(messages)
+    if run.host.fast_paths and (other := factory()) is not service:
+        _Run(other, seed, samples, expected=run.trail).play(messages)
+    return report
 
 
 LOST_PEERS = 0.01
@@ -84,16 +90,23 @@ REFUSED_CONNECTIONS = 0.1
 class _Run:
     """One service under test: it is fed, its jobs and sends may fail, and the clock does what it likes."""
 
-    def __init__(self, service: Service, seed: int, samples: Iterable[Sample]) -> None:
+    def __init__(
+        self, service: Service, seed: int, samples: Iterable[Sample], expected: Sequence[int] | None = None
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311  # a seed must give the same run
         self.endpoints = dict(service.endpoints)
         self.fuzzer = Fuzzer(self.random, self.endpoints, samples)
         self.connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self.agenda = Agenda(START)
-        self.seat = StrictSeat(service)
+        self.expected = expected
+        """The trail of the run with fast paths, if this is the one without."""
+        self.trail: list[int] = []
+        """A hash of all that was sent until then, for each message; for services with fast paths."""
+        self.sent = 0
+        self.host = StrictHost(service, fast=expected is None)
         self.driver = Driver(
-            self.seat, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
+            self.host, self.agenda, self.send, job_delay=self.job_delay, run=self.run_jobs, connect=self.connect
         )
         self.readable = [name for name, endpoint in self.endpoints.items() if endpoint.kind not in SENDS_ONLY]
         self.sockets_owing: set[str] = set()
@@ -108,12 +121,13 @@ class _Run:
             for self.number in range(messages):
                 self.move_clock()
                 self.feed_one()
+                self.compare()
             self.advance(1.0)
         except Exception as error:
-            what = f"service {self.seat.service.name} failed: {type(error).__name__}: {error}"
+            what = f"service {self.host.service.name} failed: {type(error).__name__}: {error}"
             socket, frames = self.last
             raise ConformanceError(what, seed=self.seed, message=self.number, socket=socket, frames=frames) from error
-        counts = self.seat.counts
+        counts = self.host.counts
         return ConformanceReport(
             seed=self.seed,
             messages=self.fed,
@@ -123,6 +137,14 @@ class _Run:
             jobs_failed=counts.jobs_failed,
             deadlines=self.driver.deadlines,
         )
+
+    def compare(self) -> None:
+        """Insist that the service sends the same with its fast paths and without."""
+        if self.expected is None:
+            if self.host.fast_paths:
+                self.trail.append(self.sent)
+        elif self.expected[self.number] != self.sent:
+            raise ServiceFaultError("it does something else by a fast path than without")
 
     def feed_one(self) -> None:
         socket = self.pick_socket()
@@ -144,7 +166,7 @@ class _Run:
         """Choose where a message can arrive, letting deadlines and jobs pass until there is such a place."""
         for _ in range(MOST_STEPS):
             open_sockets = [name for name in self.readable if self.may_receive(name)]
-            if open_sockets and not self.seat.paused:
+            if open_sockets and not self.host.paused:
                 return self.random.choice(open_sockets)
             if self.agenda.next_time is None:
                 break
@@ -187,6 +209,8 @@ class _Run:
 
     def send(self, send: Send) -> str:
         socket, frames = send
+        if self.host.fast_paths or self.expected is not None:
+            self.sent = hash((self.sent, socket, *map(bytes, frames)))
         endpoint = self.endpoints[socket]
         kind = endpoint.kind
         if kind is SocketKind.REP or kind is SocketKind.REQ:

@@ -1,7 +1,7 @@
-"""What every service promises, and a seat that insists on it.
+"""What every service promises, and a host that insists on it.
 
-The broker's own ``Seat`` forgives within a budget, because a broker must go on. A test wants to see the first
-fault at once, with its traceback: that is ``StrictSeat``.
+The broker's own ``ServiceHost`` forgives within a budget, because a broker must go on. A test wants to see the first
+fault at once, with its traceback: that is ``StrictHost``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,26 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
-from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.errors import ServiceFaultError
-from scale0_core.service import Connect, Disconnect, Effect, Endpoint, Frames, Job, Service, SocketKind
+from scale0_core.service import Connect, Disconnect, Effect, Endpoint, FastPaths, Frames, Job, Service, SocketKind
 
 RECEIVES_ONLY = frozenset({SocketKind.SUB, SocketKind.PULL})
 SENDS_ONLY = frozenset({SocketKind.PUB, SocketKind.PUSH})
 
 
-class StrictSeat(Seat):
-    """A seat without a budget: whatever a service does wrong is raised at once."""
+class StrictHost(ServiceHost):
+    """A host without a budget: whatever a service does wrong is raised at once.
 
-    def __init__(self, service: Service, *, plugin: str = "", limits: SeatLimits | None = None) -> None:
+    With ``fast`` false it ignores the fast paths that the service declares.
+    """
+
+    def __init__(
+        self, service: Service, *, plugin: str = "", limits: HostLimits | None = None, fast: bool = True
+    ) -> None:
         super().__init__(service, plugin=plugin, limits=limits)
+        if not fast:
+            self.fast_paths.clear()
         self._endpoints = dict(service.endpoints)
         self._collect = self._insist
 
@@ -70,7 +77,8 @@ class StrictSeat(Seat):
         if routing_id and self._endpoints[socket].kind is not SocketKind.ROUTER:
             raise ServiceFaultError(what, "only on a ROUTER peers have routing ids")
 
-    def _failed(self, where: str, error: BaseException, now: float) -> NoReturn:
+    def failed(self, where: str, error: BaseException, now: float) -> NoReturn:
+        """Raise what went wrong."""
         self.counts.errors += 1
         raise error
 
@@ -119,7 +127,18 @@ def endpoint_faults(service: Service) -> list[str]:
             faults.extend(f"socket {socket!r}: {fault}" for fault in _faults_of(endpoint))
         else:
             faults.append(f"socket {socket!r} is a {type(endpoint).__name__}, not an Endpoint")
-    return faults
+    return [*faults, *_fast_path_faults(service)]
+
+
+def _fast_path_faults(service: Service) -> list[str]:
+    """List the fast paths that no message could take."""
+    paths = service.fast_paths if isinstance(service, FastPaths) else ()
+    return [
+        f"fast path for {path.word!r}: no socket {path.socket!r}, or no frame {path.place} in some of its messages"
+        for path in paths
+        if path.socket not in service.endpoints
+        or path.place >= (path.frames if isinstance(path.frames, int) else path.frames.start)
+    ]
 
 
 def _faults_of(endpoint: Endpoint) -> list[str]:
@@ -128,7 +147,7 @@ def _faults_of(endpoint: Endpoint) -> list[str]:
     faults = [
         f"{address!r} is not an address such as tcp://127.0.0.1:5555; bind and connect are tuples of these"
         for address in dict.fromkeys(addresses)
-        if not isinstance(address, str) or "://" not in address
+        if not isinstance(address, str) or not ("://" in address or address.startswith("@"))
     ]
     if topics and endpoint.kind is not SocketKind.SUB:
         faults.append(f"a {endpoint.kind.value} socket does not subscribe")

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
-from scale0_core.client.link import client_socket
+from scale0_core.client.kit.link import client_socket
+from scale0_core.client.kit.sessions import Limits
+from scale0_core.parts import records
 from scale0_core.protocol import messages as wire
 from scale0_core.testing.broker import ProcessBroker, RealBroker
 
@@ -21,14 +22,14 @@ SILENCE_MS = 300
 def manage(broker: RealBroker, command: str, **arguments: Any) -> tuple[int, Any]:
     """Send a management request over the owner's socket; return the code and what was answered, or the reason."""
     request = wire.write_options(command=command, args=arguments)
-    with zmq.Context() as context, client_socket(context, zmq.DEALER) as socket:
+    with zmq.Context() as context, client_socket(context, zmq.DEALER, Limits(reconnect=True, linger_ms=0)) as socket:
         socket.connect(broker.address("scale0", "management"))
         socket.send_multipart([wire.FRONTEND, wire.MANAGEMENTREQ, request])
         if not socket.poll(PATIENCE_MS):
             raise AssertionError(f"the broker {broker.name} does not answer {command}")
         reply = wire.read_message(tuple(socket.recv_multipart()), routed=False)
     code = int(reply.options["code"])
-    return code, json.loads(reply.body[0]) if code == 200 else reply.options["message"]
+    return code, records.from_json(reply.body[0]) if code == 200 else reply.options["message"]
 
 
 def check_disabled(
@@ -44,7 +45,7 @@ def check_disabled(
     ``request`` is what a DEALER sends; ``answered`` tells its answer from what else may come, such as a heartbeat. Ends
     the broker.
     """
-    with zmq.Context() as context, client_socket(context, zmq.DEALER) as peer:
+    with zmq.Context() as context, client_socket(context, zmq.DEALER, Limits(reconnect=True, linger_ms=0)) as peer:
         peer.connect(broker.address(service, socket))
         _ask(peer, request, answered)
         assert manage(broker, "disable") == (200, {"state": "disabled"})

@@ -49,7 +49,6 @@ class KilledBroker:
     ) -> None:
         self._plugins, self._settings = plugins, settings or {}
         self._cleanup = contextlib.ExitStack()
-        self._start_broker = self._cleanup.enter_context(BrokerStarter())
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="s0-kill-")))
         if write_ms is None:
             write_ms = 200.0 if plant else 5.0
@@ -59,6 +58,8 @@ class KilledBroker:
         if plant:
             self._environment |= _planted(folder / "plant", plant)
         self._name = f"kill-{uuid.uuid4().hex[:12]}"
+        # last, so that it ends first: a broker that still writes would keep its folder from being removed
+        self._start_broker = self._cleanup.enter_context(BrokerStarter())
         self.broker = self.start()
 
     def __enter__(self) -> KilledBroker:

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Sequence
 from types import EllipsisType
 
-from scale0_core.broker.jobs import run_batch
+from scale0_core.container.jobs import run_batch
+from scale0_core.events import Event
 from scale0_core.service import Connect, Disconnect, Frames, Job, JobResult, Send, Service, SocketKind
-from scale0_core.testing.contract import StrictSeat
+from scale0_core.testing.contract import StrictHost
 from scale0_core.testing.frames import Text, as_delivered, as_frames, show_frames
 from scale0_core.testing.virtual import Agenda, Driver
 
@@ -40,7 +41,7 @@ class Script:
         self._job_errors: deque[Exception] = deque()
         self._agenda = Agenda(start)
         self._driver = Driver(
-            StrictSeat(service),
+            StrictHost(service),
             self._agenda,
             self._send,
             job_delay=lambda: job_delay,
@@ -58,7 +59,12 @@ class Script:
     @property
     def jobs_in_flight(self) -> int:
         """How many jobs wait or run."""
-        return self._driver.seat.jobs.in_flight
+        return self._driver.host.jobs.in_flight
+
+    def observe_events(self) -> list[Event]:
+        """Have the service emit events from now on, into the list that is returned."""
+        self._driver.host.observe_events(self.now)
+        return self._driver.host.events
 
     def feed(self, socket: str, *frames: Text) -> None:
         """Let a message arrive; on a ROUTER the first frame is the peer's routing id."""
@@ -99,6 +105,11 @@ class Script:
     def fail_next_job(self, error: Exception) -> None:
         """Let the next job (or the next group of jobs) fail with ``error`` instead of running."""
         self._job_errors.append(error)
+
+    def post(self, result: JobResult) -> None:
+        """Let a result arrive as by ``context.post``, from threads that the plugin would have."""
+        self._driver.post(result)
+        self._agenda.advance(self.now)
 
     def refuse(self, socket: str, routing_id: Text = b"", reason: str = "EHOSTUNREACH") -> None:
         """Let every following send to that peer fail; without a routing id, every send on that socket."""

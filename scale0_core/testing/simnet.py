@@ -7,16 +7,15 @@ and after every step the invariants are checked. The same seed gives the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable
 from random import Random
 
-import attrs
-
-from scale0_core.broker.seat import SeatLimits
-from scale0_core.testing.simlink import Carrier, Link, NetCounts, Pipe, Range, Weather
+from scale0_core.client.kit.route import BETWEEN
+from scale0_core.config.running import BrokerRecord
+from scale0_core.container.host import HostLimits
+from scale0_core.testing.simconnection import Carrier, Connection, NetCounts, Pipe, Range, Weather
 from scale0_core.testing.simnode import Factory, SimNode
-from scale0_core.testing.simsockets import PARTNERS, SimSocket
+from scale0_core.testing.simsockets import PARTNERS, Connector, SimSocket
 from scale0_core.testing.virtual import Action, Agenda
 
 
@@ -30,16 +29,8 @@ class SimFailure(AssertionError):  # noqa: N818  # as pytest's Failed: what fail
         super().__init__(f"{what}\n  seed {seed}, time {time:.6f}, step {step}")
 
 
-@attrs.define(eq=False)
-class _Connector:
-    """One address that a socket connects to, for as long as its node is up or until it disconnects."""
-
-    node: SimNode
-    socket: SimSocket
-    address: str
-    routing_id: bytes = b""
-    link: Link | None = None
-    trying: bool = False
+PARTED = "parted"
+"""What a connection waits for that a partition prevents."""
 
 
 class SimNetwork:
@@ -49,7 +40,12 @@ class SimNetwork:
     (until a missing connection is tried) and ``detection`` (until both ends know that a partition has cut them
     off). How likely they go wrong is a probability: ``loss``, ``duplication`` and ``reordering`` of a message,
     ``job_failure``. Addresses are compared as text. With ``strict``, what a service raises ends the run; without,
-    its seat counts it as in a broker. With ``trace``, all that happens is kept in ``trace``.
+    its host counts it as in a broker. With ``trace``, all that happens is kept in ``trace``.
+
+    A step costs the same in a network of any size: every message is counted as it moves, and all of them are counted
+    where they are (``check``) only once in as many steps as there are sockets, and at the end of ``run``.
+
+    Large, since tests say all of this to one object: who is there, what goes wrong, and how long it runs.
     """
 
     def __init__(
@@ -85,9 +81,12 @@ class SimNetwork:
         self._random = Random(seed)  # noqa: S311  # a seed must give the same run
         self._carrier = Carrier(self._agenda, self._random, weather)
         self._carrier.trace = [] if trace else None
-        self._connectors: list[_Connector] = []
-        self._binders: dict[str, tuple[SimNode, SimSocket]] = {}
-        self._links: list[tuple[Link, _Connector, SimNode]] = []
+        self._binders: dict[str, SimSocket] = {}
+        self._waiting: dict[Hashable, list[Connector]] = {}
+        """Missing connections by what they wait for: an address to be bound, a socket that refused, or PARTED."""
+        self._cut_connections: dict[Connection, None] = {}
+        self._check_at = 0
+        self._checked_at = 0
         self._partitions: list[tuple[frozenset[str], frozenset[str]]] = []
         self._invariants: list[Callable[[], object]] = []
 
@@ -112,15 +111,15 @@ class SimNetwork:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are under way, counted where they are."""
-        return sum(socket.in_flight for node in self.nodes.values() for socket in node.sockets)
+        """How many messages are under way."""
+        return self.counts.in_flight
 
     @property
     def trace(self) -> list[tuple[object, ...]]:
         """All that happened, as (time, event, ...), when the network was made with ``trace=True``."""
         return self._carrier.trace or []
 
-    def add(self, name: str, factory: Factory, *, limits: SeatLimits | None = None) -> SimNode:
+    def add(self, name: str, factory: Factory, *, limits: HostLimits | None = None) -> SimNode:
         """Add a node and start it. ``factory(node)`` makes its services, now and at each restart."""
         if name in self.nodes:
             raise ValueError(f"there is a node {name!r} already")
@@ -128,6 +127,12 @@ class SimNetwork:
         self.nodes[name] = node
         self._start(node)
         return node
+
+    def brokers(self, target: str) -> tuple[list[BrokerRecord], list[str]]:
+        """List the nodes that are up and named in a target, as ``resolve`` lists the brokers of a machine."""
+        names = [choice.partition("@")[2] for choice in target.split(BETWEEN)]
+        nodes = [self.nodes.get(self._binders[name].node if name in self._binders else name) for name in names]
+        return [node.record for node in nodes if node is not None and node.up], []
 
     def invariant(self, check: Callable[[], object]) -> None:
         """Check this after every step: it raises, or returns False, when something is wrong."""
@@ -148,7 +153,10 @@ class SimNetwork:
             self._agenda.step()
         except Exception as error:
             raise self._failure(f"{type(error).__name__}: {error}") from error
-        self._check()
+        if self.steps >= self._check_at:
+            self.check()
+        for invariant in self._invariants:
+            self._hold(invariant)
         return True
 
     def run(self, seconds: float) -> None:
@@ -157,6 +165,7 @@ class SimNetwork:
         while (due := self._agenda.next_time) is not None and due <= until:
             self.step()
         self._agenda.advance(until)
+        self.check()
 
     def run_until(self, predicate: Callable[[], object], limit: float = 60.0) -> bool:
         """Let time pass until something holds; False if it did not within ``limit`` seconds."""
@@ -179,13 +188,13 @@ class SimNetwork:
         self._carrier.note("kill", name)
         sockets = node.sockets
         node.crash()
-        self._connectors = [connector for connector in self._connectors if connector.node is not node]
-        self._binders = {a: binder for a, binder in self._binders.items() if binder[0] is not node}
-        for link, connector, peer in list(self._links):
-            if node in (connector.node, peer):
-                self._cut(link, "killed", self._carrier.duration(self.weather.delay))
         for socket in sockets:
+            for address in socket.endpoint.bind:
+                del self._binders[address]
+            for pipe in socket.pipes:
+                self._cut(pipe.connection, "killed", self._carrier.duration(self.weather.delay))
             socket.close("killed")
+            self._retry(socket)
 
     def restart(self, name: str) -> None:
         """Start a node again, with new services and its old disk; one that is up is killed before."""
@@ -208,20 +217,21 @@ class SimNetwork:
 
     def partition(self, some: Iterable[str], others: Iterable[str]) -> None:
         """Cut all connections between two groups of nodes; new ones wait for ``heal``."""
-        self._partitions.append((frozenset(some), frozenset(others)))
+        ours, theirs = frozenset(some), frozenset(others)
+        self._partitions.append((ours, theirs))
         self._carrier.note("partition", len(self._partitions))
-        for link, connector, peer in list(self._links):
-            if self._parted(connector.node, peer):
-                self._cut(link, "partitioned", self._carrier.duration(self.weather.detection))
+        nodes = [self.nodes[name] for name in sorted(ours) if name in self.nodes]
+        for pipe in [pipe for node in nodes for socket in node.sockets for pipe in socket.pipes]:
+            if pipe.receiver.node in theirs:
+                self._cut(pipe.connection, "partitioned", self._carrier.duration(self.weather.detection))
 
     def heal(self) -> None:
         """End all partitions; connections come back by themselves."""
         self._partitions.clear()
         self._carrier.note("heal")
-        for link, *_ in list(self._links):
-            if link.forward.cut:
-                self._close(link)
-        self._connect_all()
+        for connection in list(self._cut_connections):
+            self._close(connection)
+        self._retry(PARTED)
 
     # ---- connections
 
@@ -231,101 +241,128 @@ class SimNetwork:
         for socket in node.sockets:
             for address in socket.endpoint.bind:
                 if address in self._binders:
-                    raise ValueError(f"{address} is in use by node {self._binders[address][0].name!r}")
-                self._binders[address] = node, socket
-            self._connectors += [_Connector(node, socket, address) for address in socket.endpoint.connect]
-        self._connect_all()
-        for host in node.hosts:
-            host.begin()
+                    raise ValueError(f"{address} is in use by node {self._binders[address].node!r}")
+                self._binders[address] = socket
+                self._retry(address)
+        for connector in [connector for socket in node.sockets for connector in socket.connects.values()]:
+            self._try(connector)
+        node.begin()
 
-    def change(self, node: SimNode, socket: SimSocket, address: str, routing_id: bytes, connect: bool) -> str:
-        """Connect a socket to an address, or end that connection; say why not, if so. For nodes."""
-        self._carrier.note("change", node.name, socket.name, address, connect)
+    def change(self, socket: SimSocket, address: str, routing_id: bytes, connect: bool) -> str:
+        """Connect a socket to an address, or end that connection; return why not, if so. For nodes."""
+        self._carrier.note("change", socket.node, socket.name, address, connect)
         if connect:
-            if reason := socket.connect(address, routing_id):
-                return reason
-            self._connectors.append(_Connector(node, socket, address, routing_id))
-            self._connect_all()
-            return ""
-        for connector in [c for c in self._connectors if c.socket is socket and c.address == address]:
-            self._connectors.remove(connector)
-            if connector.link is not None:
-                self._cut(connector.link, "disconnected", self._carrier.duration(self.weather.delay))
-                socket.detach(connector.link.forward, connector.link.backward)  # this end knows at once
-        socket.disconnect(address, routing_id)
+            connector = Connector(socket, address, routing_id)
+            reason = socket.connect(connector)
+            if not reason:
+                self._try(connector)
+            return reason
+        connector = socket.connects[address]
+        if (connection := connector.connection) is not None:
+            self._cut(connection, "disconnected", self._carrier.duration(self.weather.delay))
+            socket.detach(connection.forward, connection.backward)  # this end knows immediately
+        socket.disconnect(connector)
+        self._retry(socket)
         return ""
 
-    def _connect_all(self) -> None:
-        """Try, soon, all connections that are missing: something has changed that may let them succeed."""
-        for connector in self._connectors:
-            if connector.link is None and not connector.trying:
-                connector.trying = True
-                delay = self._carrier.duration(self.weather.reconnect)
-                self._agenda.at(self.now + delay, partial(self._connect, connector))
+    def _retry(self, what: Hashable) -> None:
+        """Try the connections that have waited for this, which may let them succeed now."""
+        for connector in self._waiting.pop(what, ()):
+            self._try(connector)
 
-    def _connect(self, connector: _Connector) -> None:
+    def _try(self, connector: Connector) -> None:
+        """Try, soon, a connection that is missing, unless nobody wants it any more."""
+        if connector.wanted and not connector.trying:
+            connector.trying = True
+            delay = self._carrier.duration(self.weather.reconnect)
+            self._agenda.at(self.now + delay, self._connect, connector)
+
+    def _connect(self, connector: Connector) -> None:
         connector.trying = False
-        binder = self._binders.get(connector.address)
-        if binder is None or connector not in self._connectors or self._parted(connector.node, binder[0]):
+        if not connector.wanted:
             return
-        node, socket = binder
-        if socket.endpoint.kind not in PARTNERS[connector.socket.endpoint.kind]:
-            kinds = f"{connector.socket.endpoint.kind.value} cannot talk to {socket.endpoint.kind.value}"
+        waits_for = self._why_not(connector)
+        if connector.socket.on_link is not None:
+            nobody = f"nobody listens at {connector.address}" if waits_for == connector.address else ""
+            connector.socket.on_link(waits_for is None, nobody)
+        elif waits_for is not None:
+            self._waiting.setdefault(waits_for, []).append(connector)
+
+    def _why_not(self, connector: Connector) -> Hashable:
+        """Make a connection; return what it waits for if it cannot be made."""
+        near, far = connector.socket, self._binders.get(connector.address)
+        if far is None:
+            return connector.address
+        if self._parted(near.node, far.node):
+            return PARTED
+        if far.endpoint.kind not in PARTNERS[near.endpoint.kind]:
+            kinds = f"{near.endpoint.kind.value} cannot talk to {far.endpoint.kind.value}"
             raise ValueError(f"{kinds} at {connector.address}")
-        forward = Pipe(connector.socket, socket, self._routing_id(connector.socket))
-        backward = Pipe(socket, connector.socket, connector.routing_id or self._routing_id(socket))
-        named = bool(connector.routing_id)
-        if socket.accepts(forward.routing_id) and (named or connector.socket.accepts(backward.routing_id)):
-            connector.link = Link(forward, backward)
-            self._links.append((connector.link, connector, node))
-            self._carrier.note("connect", connector.node.name, node.name, forward.routing_id)
-            socket.attach(backward, forward)
-            connector.socket.attach(forward, backward)
+        forward = Pipe(near, far, self._routing_id(near))
+        backward = Pipe(far, near, connector.routing_id or self._routing_id(far))
+        if not far.accepts(forward.routing_id):
+            return far
+        if not connector.routing_id and not near.accepts(backward.routing_id):
+            return near
+        connector.connection = Connection(connector, forward, backward)
+        self._carrier.note("connect", near.node, far.node, forward.routing_id)
+        far.attach(backward, forward)
+        near.attach(forward, backward)
+        return None
 
     def _routing_id(self, socket: SimSocket) -> bytes:
         given = socket.endpoint.options.get("ROUTING_ID", b"")
         return given if isinstance(given, bytes) and given else b"\0" + self._random.randbytes(4)
 
-    def _cut(self, link: Link, reason: str, detected_after: float) -> None:
+    def _cut(self, connection: Connection, reason: str, detected_after: float) -> None:
         """Lose what is under way; the ends learn of it a little later, and lose what they send until then."""
-        self._carrier.cut(link.forward, reason)
-        self._carrier.cut(link.backward, reason)
-        self._agenda.at(self.now + detected_after, partial(self._close, link))
+        self._cut_connections[connection] = None
+        self._carrier.cut(connection.forward, reason)
+        self._carrier.cut(connection.backward, reason)
+        self._agenda.at(self.now + detected_after, self._close, connection)
 
-    def _close(self, link: Link) -> None:
-        if link.closed:
+    def _close(self, connection: Connection) -> None:
+        if connection.closed:
             return
-        link.closed = True
-        for entry in [entry for entry in self._links if entry[0] is link]:
-            self._links.remove(entry)
-            entry[1].link = None
-        for pipe in (link.forward, link.backward):
+        connection.closed = True
+        self._cut_connections.pop(connection, None)
+        connection.connector.connection = None
+        for pipe in (connection.forward, connection.backward):
             if pipe.sender.open and pipe in pipe.sender.pipes:
-                pipe.sender.detach(pipe, link.opposite(pipe))
+                pipe.sender.detach(pipe, connection.opposite(pipe))
                 if pipe.sender.endpoint.watch_peers:
                     pipe.sender.on_lost()
-        self._connect_all()
+                if pipe.sender.on_link is not None:
+                    pipe.sender.on_link(False, "")
+        if connection.connector.socket.on_link is None:
+            self._try(connection.connector)
+        self._retry(connection.forward.sender)
+        self._retry(connection.backward.sender)
 
-    def _parted(self, one: SimNode, other: SimNode) -> bool:
+    def _parted(self, one: str, other: str) -> bool:
         return any(
-            (one.name in some and other.name in others) or (other.name in some and one.name in others)
-            for some, others in self._partitions
+            (one in some and other in others) or (other in some and one in others) for some, others in self._partitions
         )
 
     # ---- checks
 
-    def _check(self) -> None:
-        under_way = self.in_flight
-        if under_way != self.counts.in_flight:
-            counted = f"{self.counts} leaves {self.counts.in_flight}"
+    def check(self) -> None:
+        """Count all messages where they are; raise a SimFailure if that is not what was counted as they moved."""
+        sockets = [socket for node in self.nodes.values() for socket in node.sockets]
+        under_way = sum(socket.in_flight for socket in sockets)
+        if under_way != self.in_flight:
+            counted = f"{self.counts} leaves {self.in_flight}; all was well at step {self._checked_at}"
             raise self._failure(f"{under_way} messages are under way, but {counted}")
-        for check in self._invariants:
-            try:
-                held = check()
-            except Exception as error:
-                raise self._failure(f"{_name(check)}: {error}") from error
-            if held is False:
-                raise self._failure(f"{_name(check)} does not hold")
+        self._checked_at = self.steps
+        self._check_at = self.steps + len(sockets)
+
+    def _hold(self, invariant: Callable[[], object]) -> None:
+        try:
+            held = invariant()
+        except Exception as error:
+            raise self._failure(f"{_name(invariant)}: {error}") from error
+        if held is False:
+            raise self._failure(f"{_name(invariant)} does not hold")
 
     def _failure(self, what: str) -> SimFailure:
         return SimFailure(what, seed=self.seed, time=self.now, step=self.steps)

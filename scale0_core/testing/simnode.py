@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from scale0_core.broker.connections import Connections
-from scale0_core.broker.jobs import run_batch
-from scale0_core.broker.outbox import MALFORMED
-from scale0_core.broker.seat import Seat, SeatLimits
+from scale0_core.config.running import BrokerRecord
+from scale0_core.container.connections import Connections
+from scale0_core.container.container import Container
+from scale0_core.container.host import HostLimits, ServiceHost
+from scale0_core.container.jobs import run_batch
+from scale0_core.container.outbox import MALFORMED
 from scale0_core.service import Connect, Disconnect, Job, JobResult, Send, Service
-from scale0_core.testing.contract import StrictSeat, send_fault
+from scale0_core.testing.contract import StrictHost, send_fault
 from scale0_core.testing.frames import as_delivered
+from scale0_core.testing.simconnection import Carrier
 from scale0_core.testing.simdisk import DiskCrashed, SimDisk
-from scale0_core.testing.simlink import Carrier
 from scale0_core.testing.simsockets import KINDS, SimSocket
-from scale0_core.testing.virtual import Driver
+from scale0_core.testing.virtual import Driver, InProcess
 
 if TYPE_CHECKING:
     from scale0_core.testing.simnet import SimNetwork
@@ -30,11 +32,19 @@ Change: TypeAlias = Callable[[SimSocket, str, bytes, bool], str]
 """Makes (True) or ends (False) the connection of a socket to an address, under a routing id; says why not, if so."""
 
 
+@runtime_checkable
+class LinkWatcher(Protocol):
+    """A service whose connections serve once: it is told when one was made or broke, and connects anew itself."""
+
+    def on_link(self, up: bool, nobody: str) -> None:
+        """Note that a connection was made, or that it broke or could not be made, if so since nobody listens."""
+
+
 class SimNode:
     """A process on a machine of its own: services, a disk, and randomness that belongs to it alone."""
 
     def __init__(
-        self, net: SimNetwork, carrier: Carrier, name: str, factory: Factory, *, strict: bool, limits: SeatLimits | None
+        self, net: SimNetwork, carrier: Carrier, name: str, factory: Factory, *, strict: bool, limits: HostLimits | None
     ) -> None:
         self.net = net
         self.name = name
@@ -43,7 +53,9 @@ class SimNode:
         self.up = False
         self.paused = False
         self.starts = 0
-        self.hosts: list[Host] = []
+        self.hosts: list[SimHost] = []
+        self.post: Callable[[str, JobResult], None] = partial(self._post, 0)
+        """As ``context.post``: for the services of this start, and in vain when these are gone."""
         self._carrier = carrier
         self._factory = factory
         self._strict = strict
@@ -57,35 +69,77 @@ class SimNode:
     @property
     def services(self) -> list[Service]:
         """The services that run now; none while the node is down."""
-        return [host.seat.service for host in self.hosts]
+        return [sim.host.service for sim in self.hosts]
 
     @property
-    def seats(self) -> list[Seat]:
-        """The seats of the services that run now, with what they have counted."""
-        return [host.seat for host in self.hosts]
+    def service_hosts(self) -> list[ServiceHost]:
+        """The hosts of the services that run now, with what they have counted."""
+        return [sim.host for sim in self.hosts]
 
     @property
     def sockets(self) -> list[SimSocket]:
         """All sockets of the services that run now."""
-        return [socket for host in self.hosts for socket in host.sockets.values()]
+        return [socket for sim in self.hosts for socket in sim.sockets.values()]
 
     def start(self) -> None:
         """Make the services and let them run."""
         self.up = True
         self.paused = False
         self.starts += 1
-        make_seat = StrictSeat if self._strict else Seat
-        self.hosts = [
-            Host(make_seat(service, limits=self._limits), self._carrier, self.name, partial(self.net.change, self))
-            for service in self._factory(self)
-        ]
+        self.post = partial(self._post, self.starts)
+        self._in_process = InProcess(self.name.encode())
+        for service in self._factory(self):
+            self.add(self.make_host(service))
+
+    @property
+    def container(self) -> Container:
+        """The services of this start, and what they send each other; ``context.services`` of plugins."""
+        return self._in_process.container
+
+    def make_host(self, service: Service, plugin: str = "") -> ServiceHost:
+        """Make what calls a service; in a strict network, it insists on all that a service promises."""
+        return (StrictHost if self._strict else ServiceHost)(service, plugin=plugin, limits=self._limits)
+
+    def add(self, host: ServiceHost) -> SimHost:
+        """Run a service; its sockets are connected when the node has started."""
+        self.hosts.append(SimHost(host, self._carrier, self.name, self.net.change, self._in_process))
+        return self.hosts[-1]
+
+    def remove(self, sim: SimHost) -> None:
+        """Forget a service that was added during this start."""
+        self.hosts.remove(sim)
+        self.container.remove(sim.host)
+
+    def begin(self) -> None:
+        """Let the services say what they want at the start."""
+        for sim in self.hosts:
+            sim.begin()
+        self._in_process.start(self.now)
+
+    def _post(self, start: int, service: str, result: JobResult) -> None:
+        for host in self.hosts if start == self.starts else ():
+            if host.host.service.name == service:
+                host.post(result)
+
+    @property
+    def record(self) -> BrokerRecord:
+        """What a broker on this node writes down of itself."""
+        addresses = {sim.host.service.name: sim.addresses for sim in self.hosts}
+        return BrokerRecord(
+            name=self.name, pid=0, since="", state="", config="", runtime_dir="", data_dir="", addresses=addresses
+        )
+
+    def wake(self) -> None:
+        """Have the services asked again for their deadlines; something from outside has changed them."""
+        for host in self.hosts:
+            host.wake()
 
     def crash(self) -> None:
         """End all at once: running jobs are torn, and the disk loses what was not synced."""
         self.up = False
         hosts, self.hosts = self.hosts, []
-        for host in hosts:
-            for batch in host.die():
+        for sim in hosts:
+            for batch in sim.die():
                 self._tear(batch)
         self.disk.crash(self.random)
 
@@ -102,36 +156,66 @@ class SimNode:
             run_batch(done)
 
 
-class Host:
-    """One service of a node, between its seat and its sockets."""
+class SimHost:
+    """One service of a node, between its host and its sockets."""
 
-    def __init__(self, seat: Seat, carrier: Carrier, node: str, change: Change) -> None:
-        self.seat = seat
+    __slots__ = (
+        "_carrier", "_change", "_connections", "_draining", "_driver", "_in_process", "_lost", "_strict", "_waiting",
+        "endpoints", "host", "node", "post", "sockets",
+    )  # fmt: skip
+
+    def __init__(self, host: ServiceHost, carrier: Carrier, node: str, change: Change, in_process: InProcess) -> None:
+        self.host = host
         self.node = node
-        self.endpoints = dict(seat.service.endpoints)
+        self.endpoints = dict(host.service.endpoints)
         self.sockets = {
-            name: KINDS[endpoint.kind](name, endpoint, carrier, self.drain) for name, endpoint in self.endpoints.items()
+            name: KINDS[endpoint.kind](name, endpoint, carrier, self._arrived)
+            for name, endpoint in self.endpoints.items()
+            if not endpoint.in_process
         }
         for name, socket in self.sockets.items():
+            socket.node = node
             socket.on_lost = partial(self.peer_lost, name)
+            if isinstance(host.service, LinkWatcher):
+                socket.on_link = partial(self._on_link, host.service)
         self._carrier = carrier
         self._connections = Connections(self.endpoints, insecure=True, linger=0.0)
         self._change = change
+        self._strict = isinstance(host, StrictHost)  # which insists on well-formed sends itself
+        self._waiting: dict[SimSocket, None] = {}
+        """Sockets with messages that the service has not got."""
         self._draining = False
         self._lost: list[str] = []
-        self._driver = Driver(
-            seat,
+        self._driver = driver = Driver(
+            host,
             carrier.agenda,
             self._send,
             job_delay=lambda: carrier.duration(carrier.weather.job_delay),
             run=self._run_jobs,
-            settled=self.drain,
+            settled=self._settled,
             connect=self._connect,
         )
+        self.post = driver.post
+        self._in_process = in_process
+        in_process.add(driver)
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Where its sockets are bound."""
+        return {name: socket.endpoint.bind for name, socket in self.sockets.items()}
 
     def begin(self) -> None:
         """Let the service say what it wants at the start."""
         self._driver.settle()
+
+    def wake(self) -> None:
+        """Ask the service for its deadline; one that is halted is asked when it goes on."""
+        if not (self._driver.halted or self._driver.dead):
+            self._driver.settle()
+
+    def _on_link(self, watcher: LinkWatcher, up: bool, nobody: str) -> None:
+        watcher.on_link(up, nobody)
+        self.wake()
 
     def peer_lost(self, socket: str) -> None:
         """Tell the service that a connection was lost; one that is halted learns of it when it goes on."""
@@ -139,6 +223,10 @@ class Host:
             self._lost.append(socket)
         elif not self._driver.dead:
             self._driver.peer_lost(socket)
+
+    def _arrived(self, socket: SimSocket) -> None:
+        self._waiting[socket] = None
+        self.drain()
 
     def drain(self) -> None:
         """Give the service all messages that it can take now."""
@@ -150,6 +238,12 @@ class Host:
                 self._give(socket)
         finally:
             self._draining = False
+
+    def _settled(self) -> None:
+        if self._waiting:
+            self.drain()
+        if self.host.in_process or self.host.tasks is not None:
+            self._in_process.deliver()
 
     @property
     def running(self) -> list[Job]:
@@ -172,22 +266,27 @@ class Host:
         return self._driver.die()
 
     def _next_readable(self) -> SimSocket | None:
-        if self._driver.dead or self._driver.halted or self.seat.paused:
-            return None
-        return next((socket for socket in self.sockets.values() if socket.readable), None)
+        if self._waiting and not (self._driver.dead or self._driver.halted or self.host.paused):
+            for socket in self._waiting:
+                if socket.readable:
+                    return socket
+        return None
 
     def _give(self, socket: SimSocket) -> None:
         frames = socket.take()
+        if not socket.inbox:
+            del self._waiting[socket]
         if frames is None:
             return
         self._carrier.counts.delivered += 1
-        self._carrier.note("deliver", self.node, self.seat.service.name, socket.name, frames)
+        if self._carrier.trace is not None:
+            self._carrier.note("deliver", self.node, self.host.service.name, socket.name, frames)
         self._driver.receive(socket.name, as_delivered(frames, socket.endpoint.blob_over))
 
     def _send(self, send: Send) -> str:
         carrier = self._carrier
         carrier.counts.handed += 1
-        if send_fault(send, self.endpoints):
+        if not self._strict and send_fault(send, self.endpoints):
             reason = MALFORMED
         else:
             name, frames = send

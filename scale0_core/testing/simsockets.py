@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from scale0_core.broker.connections import ID_IN_USE
+import attrs
+
+from scale0_core.container.connections import ID_IN_USE
 from scale0_core.service import Endpoint, Frames, SocketKind
-from scale0_core.testing.simlink import Carrier, Pipe
+from scale0_core.testing.simconnection import Carrier, Connection, Pipe
 
 DELIVERED = ""
 """The outcome of a send that worked; otherwise it is the name of an errno."""
@@ -32,25 +34,51 @@ PARTNERS: dict[SocketKind, frozenset[SocketKind]] = {
 }
 
 
+@attrs.define(eq=False)
+class Connector:
+    """One address that a socket connects to, until it disconnects or its node ends."""
+
+    socket: SimSocket
+    address: str
+    routing_id: bytes = b""
+    connection: Connection | None = None
+    trying: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the socket still connects there."""
+        return self.socket.connects.get(self.address) is self
+
+
 class SimSocket:
     """One socket of a simulated node; by itself one that only receives (SUB, PULL)."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    __slots__ = (
+        "_wake", "backlog", "carrier", "connects", "endpoint", "inbox", "name", "node", "on_link", "on_lost", "open",
+        "pipes",
+    )  # fmt: skip
+
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         self.name = name
+        self.node = ""
+        """The node that it belongs to."""
         self.endpoint = endpoint
         self.carrier = carrier
-        self.pipes: list[Pipe] = []
+        self.pipes: dict[Pipe, None] = {}
         self.inbox: deque[tuple[Pipe | None, Frames]] = deque()
         self.backlog: deque[Frames] = deque()
-        self.connects = set(endpoint.connect)
+        self.connects = {address: Connector(self, address) for address in endpoint.connect}
         self.open = True
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_link: Callable[[bool, str], None] | None = None
+        """Called when a connection was made (True) or broke or could not be made (False, and why if nobody listens);
+        the socket's owner then connects anew itself."""
         self._wake = wake
 
     @property
     def in_flight(self) -> int:
         """How many messages wait here or are on their way from here."""
-        return len(self.inbox) + len(self.backlog) + sum(len(pipe.flying) for pipe in self.pipes)
+        return len(self.inbox) + len(self.backlog) + sum(pipe.flying for pipe in self.pipes)
 
     @property
     def readable(self) -> bool:
@@ -63,20 +91,20 @@ class SimSocket:
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Take a new connection into use."""
-        self.pipes.append(outgoing)
+        self.pipes[outgoing] = None
 
     def detach(self, outgoing: Pipe, incoming: Pipe) -> None:
-        """Let go of a connection that has broken."""
-        self.pipes.remove(outgoing)
+        """Drop a connection that has broken."""
+        del self.pipes[outgoing]
 
-    def connect(self, address: str, routing_id: bytes) -> str:
-        """Get ready for a connection to be made, and say why not if it cannot be."""
-        self.connects.add(address)
+    def connect(self, connector: Connector) -> str:
+        """Prepare a connection; return why it cannot be made, or an empty text."""
+        self.connects[connector.address] = connector
         return ""
 
-    def disconnect(self, address: str, routing_id: bytes) -> None:
+    def disconnect(self, connector: Connector) -> None:
         """Give up a connection, and what waits for it."""
-        self.connects.discard(address)
+        del self.connects[connector.address]
         if not self.connects:
             self.carrier.drop("disconnected", len(self.backlog))
             self.backlog.clear()
@@ -94,7 +122,7 @@ class SimSocket:
         if pipe is not None:
             pipe.waiting += 1
         self.inbox.append((pipe, frames))
-        self._wake()
+        self._wake(self)
 
     def take(self) -> Frames | None:
         """Give the next message as the service gets it; None if there was nothing in it for the service."""
@@ -114,6 +142,7 @@ class SimSocket:
     def close(self, reason: str) -> None:
         """Lose all that waits here."""
         self.open = False
+        self.connects.clear()
         self.carrier.drop(reason, len(self.inbox) + len(self.backlog))
         self.inbox.clear()
         self.backlog.clear()
@@ -122,7 +151,9 @@ class SimSocket:
 class RouterSocket(SimSocket):
     """Puts the sender's routing id before each message, and sends to the peer named by the first frame."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    __slots__ = ("named", "peers")
+
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.peers: dict[bytes, Pipe] = {}
         self.named: set[bytes] = set()
@@ -132,20 +163,19 @@ class RouterSocket(SimSocket):
         """Take every peer whose id is not taken; a second one must wait until the first is gone."""
         return routing_id not in self.peers and routing_id not in self.named
 
-    def connect(self, address: str, routing_id: bytes) -> str:
+    def connect(self, connector: Connector) -> str:
         """Keep the routing id for the peer to come."""
-        if not routing_id:
-            return super().connect(address, routing_id)
-        if not self.accepts(routing_id):
-            return ID_IN_USE
-        self.named.add(routing_id)
-        return super().connect(address, routing_id)
+        if connector.routing_id:
+            if not self.accepts(connector.routing_id):
+                return ID_IN_USE
+            self.named.add(connector.routing_id)
+        return super().connect(connector)
 
-    def disconnect(self, address: str, routing_id: bytes) -> None:
+    def disconnect(self, connector: Connector) -> None:
         """Give up a connection, and what waits for it."""
-        self.connects.discard(address)
-        self.named.discard(routing_id)
-        self._take_waiting(routing_id, lambda frames: self.carrier.drop("disconnected"))
+        del self.connects[connector.address]
+        self.named.discard(connector.routing_id)
+        self._take_waiting(connector.routing_id, lambda frames: self.carrier.drop("disconnected"))
 
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Learn the peer's routing id."""
@@ -188,6 +218,8 @@ class RouterSocket(SimSocket):
 class RoundRobinSocket(SimSocket):
     """Sends to each of its peers in turn, and keeps messages while it is not connected yet (DEALER, PUSH)."""
 
+    __slots__ = ()
+
     def attach(self, outgoing: Pipe, incoming: Pipe) -> None:
         """Send what has waited for a connection."""
         super().attach(outgoing, incoming)
@@ -196,9 +228,11 @@ class RoundRobinSocket(SimSocket):
 
     def send(self, frames: Frames) -> str:
         """Send to the next peer that can take it."""
-        for place, pipe in enumerate(self.pipes):
+        for pipe in self.pipes:
             if not pipe.full:
-                self.pipes.append(self.pipes.pop(place))
+                if len(self.pipes) > 1:
+                    del self.pipes[pipe]
+                    self.pipes[pipe] = None  # behind the others
                 self.launch(pipe, frames)
                 return DELIVERED
         limit = self.endpoint.high_water
@@ -224,7 +258,7 @@ class PairSocket(RoundRobinSocket):
 class ReqSocket(RoundRobinSocket):
     """Sends a request, then takes the answer of the peer that got it, and so on in turn."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.waits = False
         self.asked: Pipe | None = None
@@ -244,7 +278,7 @@ class ReqSocket(RoundRobinSocket):
 
     def unwrap(self, pipe: Pipe, frames: Frames) -> Frames | None:
         """Take an answer only from the peer that was asked, and once."""
-        asked = self.asked is not None and self.asked.link is pipe.link
+        asked = self.asked is not None and self.asked.connection is pipe.connection
         if not self.waits or not asked or len(frames) < 2 or frames[0] != b"":
             return None
         self.waits = False
@@ -254,7 +288,7 @@ class ReqSocket(RoundRobinSocket):
 class RepSocket(SimSocket):
     """Takes a request, then sends its answer back the way it came, and so on in turn."""
 
-    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, carrier: Carrier, wake: Callable[[SimSocket], None]) -> None:
         super().__init__(name, endpoint, carrier, wake)
         self.way_back: tuple[Pipe, Frames] | None = None
 
@@ -268,7 +302,7 @@ class RepSocket(SimSocket):
         if self.way_back is None:
             return "EFSM"
         (request, envelope), self.way_back = self.way_back, None
-        answer = request.link.opposite(request)
+        answer = request.connection.opposite(request)
         if answer not in self.pipes:
             self.carrier.drop("asker gone")
         elif answer.full:
@@ -334,7 +368,7 @@ class SubSocket(SimSocket):
         """Subscribe at the publisher; what it sends before it knows is not sent here."""
         super().attach(outgoing, incoming)
         delay = self.carrier.duration(self.carrier.weather.delay)
-        self.carrier.agenda.at(self.carrier.agenda.now + delay, lambda: self._subscribe(outgoing, incoming))
+        self.carrier.agenda.at(self.carrier.agenda.now + delay, self._subscribe, outgoing, incoming)
 
     def _subscribe(self, outgoing: Pipe, incoming: Pipe) -> None:
         publisher = outgoing.receiver

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from scale0_core.parts.files import write_atomically
+
 SOURCE = Path(__file__).with_name("slow_disk.c")
 
 
@@ -61,9 +63,7 @@ class SlowDisk:
         self._values = tuple(old if new is None else new for old, new in zip(self._values, given, strict=True))  # type: ignore[assignment]
         write_ms, sync_ms, capacity = self._values
         text = f"{round(write_ms * 1000)} {round(sync_ms * 1000)} {-1 if capacity is None else capacity}\n"
-        new = self._control.with_suffix(".new")
-        new.write_text(text, encoding="ascii")
-        new.replace(self._control)  # a process reads it at any moment
+        write_atomically(self._control, text, durable=False)  # a process reads it at any moment
 
     def make_room(self) -> None:
         """Take the bound on all files away."""

@@ -21,7 +21,10 @@ COMPILER = any(shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "
 
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="the native load generator needs a C compiler")
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benches read Linux's /proc"),
+]
 
 
 def run_bench(name: str, *arguments: str) -> dict[str, Any]:
@@ -190,6 +193,13 @@ def test_robust_finds_no_fault() -> None:
     figures = run_bench("robust.py", "--messages", "5000", "--seeds", "20")
     assert (figures["fuzz_messages"], figures["fuzz_errors"], figures["fuzz_uncounted"]) == (5000, 0, 0)
     assert (figures["sim_seeds"], figures["sim_failures"]) == (20, 0)
+
+
+def test_simulation_compares_a_large_network_with_a_small_one() -> None:
+    figures = run_bench("simulation.py", "--rounds", "2", "--steps", "500")
+    assert (figures["sim_nodes_small"], figures["sim_nodes_large"]) == (50, 2000)
+    assert_between(figures, 0.2, 20, "sim_us_growth")
+    assert_between(figures, 1, 10_000, "sim_us_small", "sim_us_large")
 
 
 def test_faults_finds_no_broken_guarantee() -> None:

@@ -40,6 +40,7 @@ class Shell:
             "HOME": str(folder),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "XDG_RUNTIME_DIR": str(sockets),
+            "SCALE0_RUN_DIR": str(sockets / "services"),
             "XDG_STATE_HOME": str(folder / "state"),
             "PYTHONPATH": str(self.site),
         }
@@ -66,7 +67,7 @@ class Shell:
         self.write(f"site/scale0_{name}/plugin.py", plugin)
         about = f"Metadata-Version: 2.1\nName: scale0-{name}\nVersion: 7.0\nSummary: The plugin {name}.\n"
         self.write(f"site/scale0_{name}-7.0.dist-info/METADATA", about)
-        entries = f"[scale0.plugins]\n{name} = scale0_{name}.plugin\n"
+        entries = f"[scale0.plugins]\n{name} = scale0_{name}.plugin:Plugin\n"
         if command is not None:
             self.write(f"site/scale0_{name}/command.py", command)
             entries += f"[scale0.commands]\n{name} = scale0_{name}.command:main\n"
@@ -74,18 +75,19 @@ class Shell:
 
 
 @pytest.fixture
-def scale0(tmp_path):
+def scale0(real, tmp_path):
     # not below tmp_path: the path of a unix socket is short
     with tempfile.TemporaryDirectory(prefix="s0-") as sockets:
         yield Shell(tmp_path, Path(sockets))
 
 
 PLUGIN = """
-from scale0_core.api import PluginInfo, hookimpl
+from scale0_core.api import Endpoint, PluginInfo, hookimpl
 
-@hookimpl
-def scale0_plugin_info():
-    return PluginInfo(summary="made by a test", api=(1, 1))
+class Plugin:
+    @hookimpl
+    def scale0_plugin_info(self):
+        return PluginInfo(summary="made by a test", api=(2, 2))
 """
 
 

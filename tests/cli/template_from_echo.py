@@ -39,6 +39,11 @@ def _is_left(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in NOT_SOURCE)
 
 
+def as_new(text: str) -> str:
+    """Leave out what a new plugin has not: options that were spelled in another way before."""
+    return re.sub(r"broker_option\([^)]*\)", "broker_option()", text)
+
+
 def marked(text: str) -> str:
     """Put placeholders into a text or a path."""
     for pattern, placeholder in PLACEHOLDERS:
@@ -52,7 +57,7 @@ def main() -> None:
     for path, text in echo_files().items():
         target = TEMPLATE / (marked(path.as_posix()) + ".tmpl")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(marked(text), encoding="utf-8")
+        target.write_text(marked(as_new(text)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ def test_a_broker_runs_until_it_is_told_to_stop(scale0, name):
         taken = scale0("broker", "--name", name, "-o", "json")
         assert (taken.code, scale0("broker", "--name", name).code) == (64, 69)
 
-        asked = scale0("echo", "--name", name, "hello")
+        asked = scale0("echo", "-b", name, "hello")
         assert (asked.code, asked.out) == (0, "hello\n")
 
-        running = {row["name"]: row for row in scale0("doctor", "--name", name, "-o", "json").json["items"]}
+        running = {row["name"]: row for row in scale0("doctor", "-b", name, "-o", "json").json["items"]}
         assert running["broker"]["found"] == f"{name} runs as process {broker.pid}"
 
         broker.send_signal(signal.SIGTERM)

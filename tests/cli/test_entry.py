@@ -9,6 +9,8 @@ import pytest
 from scale0_core import __version__
 from scale0_core.cli import COMMANDS
 
+pytestmark = pytest.mark.real
+
 LARGE = {"attr", "attrs", "pluggy", "rich", "stevedore", "zmq"}
 
 

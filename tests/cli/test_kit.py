@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scale0_core.cli import kit
 from scale0_core.cli.failures import as_text, explained, wants_json
+from scale0_core.config.folders import default_runtime_dir
 from scale0_core.errors import ConfigError, Exit, Fault, Problem
 
 if sys.version_info >= (3, 11):
@@ -146,19 +147,15 @@ def test_a_broker_may_have_any_name(name):
     assert tomllib.loads(override)["broker"]["name"] == name
 
 
-def test_the_runtime_folder_is_the_brokers(monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert str(kit.runtime_dir("north")) == "/run/user/7/scale0/north"
+def test_the_runtime_folder_is_that_of_the_session_or_a_temporary_one():
+    assert str(default_runtime_dir("north", {"XDG_RUNTIME_DIR": "/run/user/7"})) == "/run/user/7/scale0/north"
+    # not tried by writing to it: it need not be there
+    elsewhere = default_runtime_dir("north", {"TMPDIR": "/var/elsewhere"})
+    assert str(elsewhere) == f"/var/elsewhere/scale0-{os.getuid()}/north"
+    assert str(default_runtime_dir("north", {})) == f"/tmp/scale0-{os.getuid()}/north"
 
 
-def test_without_a_folder_of_the_session_it_is_in_the_temporary_one(monkeypatch):
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("TMPDIR", "/var/elsewhere")  # not tried by writing to it: it need not be there
-    assert str(kit.runtime_dir("north")) == f"/var/elsewhere/scale0-{os.getuid()}/north"
-    monkeypatch.delenv("TMPDIR")
-    assert str(kit.runtime_dir("north")) == f"/tmp/scale0-{os.getuid()}/north"
-
-
+@pytest.mark.real
 def test_a_command_says_what_to_do_when_nobody_is_there(tmp_path):
     with pytest.raises(kit.NotReachedError) as caught:
         kit.ask(f"ipc://{tmp_path}/nobody", [b"x"], 0.1, remedy="start the plugin")
@@ -218,3 +215,26 @@ def test_what_python_writes_is_read(when):
 def test_any_text_is_a_time_or_refused(text):
     with contextlib.suppress(click.BadParameter):
         assert kit.moment(text, NOW).utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [("nan", 2), ("inf", 2), ("0", 2), ("86401", 2), ("0.001", 0), ("86400", 0)]
+)
+def test_a_time_is_a_number_within_its_bounds(given: str, code: int):
+    @click.command()
+    @click.option("--timeout", type=kit.Seconds())
+    def command(timeout: float) -> None:
+        click.echo(timeout)
+
+    done = run(command, "--timeout", given)
+    assert (done.exit_code, bool(re.search(r"range|number", done.stderr))) == (code, code != 0)
+
+
+def test_a_name_that_is_none_is_wrong_usage_wherever_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broker.toml").write_text('[broker]\nname = "we ird"\n', encoding="utf-8")
+    with pytest.raises(click.BadParameter, match=r"name in broker.toml: .*'we ird'"):
+        kit.chosen_broker(None)
+    monkeypatch.setenv("SCALE0_BROKER", "al so")
+    with pytest.raises(click.BadParameter, match=r"\$SCALE0_BROKER: .*'al so'"):
+        kit.chosen_broker(None)

@@ -10,7 +10,7 @@ import sys
 import pytest
 import zmq
 
-from scale0_core.broker.passwords import hash_password
+from scale0_core.network.passwords import hash_password
 
 SETTINGS = {
     "network": {
@@ -32,7 +32,7 @@ def ask(broker):
     """Run a command against the broker: over its own socket, or over the frontend with a user."""
 
     def run(*arguments: str, user: str = "", password: str = "", code: int = 0):
-        where = ["--address", broker.address("scale0", "frontend" if user else "management")]
+        where = ["--broker", broker.address("scale0", "frontend" if user else "management")]
         who = ["--user", user] if user else []
         command = [sys.executable, "-m", "scale0_core", *arguments, *where, *who]
         done = subprocess.run(
@@ -241,6 +241,6 @@ def test_silenced_connections_are_listed_and_forgiven(ask, broker):
 
 
 def test_nobody_there(scale0):
-    done = scale0("status", "--name", "nobody-has-this-name")
+    done = scale0("status", "--broker", "nobody-has-this-name")
     assert done.code == 69
-    assert "nobody listens at ipc://" in done.err
+    assert "no broker nobody-has-this-name runs on this machine" in done.err

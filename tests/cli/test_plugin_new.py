@@ -1,5 +1,6 @@
 """`scale0 plugin new`: the template is plugins/echo, and what it makes works."""
 
+import configparser
 import difflib
 import importlib.util
 import shutil
@@ -26,7 +27,7 @@ def test_the_template_is_the_echo_plugin():
     echo = source.echo_files()
     made = scaffold.render("echo", source.AUTHOR, source.LICENCE)
     assert sorted(echo) == sorted(made), REGENERATE
-    for path, text in echo.items():
+    for path, text in ((path, source.as_new(text)) for path, text in echo.items()):
         changes = "\n".join(difflib.unified_diff(text.splitlines(), made[path].splitlines(), "echo", "template", n=0))
         assert made[path] == text, f"{path} differs:\n{changes}\n{REGENERATE}"
 
@@ -37,11 +38,16 @@ def test_no_trace_of_echo_is_left_under_another_name():
             assert word not in f"{path}\n{text}".replace("click.echo", ""), f"{word} in {path}"
 
 
+def test_a_new_plugin_has_no_older_spellings():
+    text = scaffold.render("my_thing", "Me", "MIT")[Path("scale0_my_thing/command.py")]
+    assert "@kit.broker_option()\n" in text
+
+
 def test_names_are_written_where_they_belong():
     text = scaffold.render("my_thing", 'The "Me" company', "MIT")[Path("pyproject.toml")]
     for line in (
         'name = "scale0-my-thing"', 'license = "MIT"', 'authors = [{ name = "The \\"Me\\" company" }]',
-        'my_thing = "scale0_my_thing.plugin"', 'my_thing = "scale0_my_thing.command:main"',
+        'my_thing = "scale0_my_thing.plugin:MyThingPlugin"', 'my_thing = "scale0_my_thing.command:main"',
     ):  # fmt: skip
         assert line in text.splitlines()
 
@@ -89,7 +95,6 @@ def test_new_never_writes_over_what_exists(scale0):
     assert [path.name for path in mine.parent.iterdir()] == ["pyproject.toml"]
 
 
-@pytest.mark.slow
 def test_a_new_plugin_installed_beside_the_core_passes_its_tests(scale0, tmp_path):
     def run(*command, folder=tmp_path):
         done = subprocess.run(
@@ -110,7 +115,12 @@ def test_a_new_plugin_installed_beside_the_core_passes_its_tests(scale0, tmp_pat
     run(sys.executable, "-m", "venv", "venv")
     python = str(tmp_path / "venv" / "bin" / "python")
     run(python, "-m", "pip", "install", "-q", str(core), "./scale0-my-thing[testing]")
-    tested = run(python, "-m", "pytest", "-q", folder=tmp_path / "scale0-my-thing")
-    assert " passed" in tested
+    made = tmp_path / "scale0-my-thing"
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(made / "tox.ini", encoding="utf-8")
+    lanes = [line.replace("{posargs}", "-q").split() for line in tox["testenv"]["commands"].strip().splitlines()]
+    assert [words[:3] for words in lanes] == [["pytest", "--lane", "quick"], ["pytest", "--lane", "real"]]
+    for words in (["pytest", "-q"], *lanes):
+        assert " passed" in run(python, "-m", *words, folder=made)
     assert "my_thing" in run(python, "-m", "scale0_core", "plugins", "ls")
     assert "MyThing service" in run(python, "-m", "scale0_core", "--help")

@@ -1,5 +1,7 @@
 """`scale0 plugins`: what is installed, what it offers, and what is wrong with it."""
 
+import textwrap
+
 import pytest
 
 
@@ -73,24 +75,23 @@ def test_doctor_has_nothing_to_say_of_what_is_well(scale0):
 
 RAISES = """
 @hookimpl
-def scale0_services(settings, context):
+def scale0_services(self):
     raise ValueError("no luck")
 """
 SERVICE = """
-from scale0_core.api import Endpoint
 class Service:
     name = {name!r}
     endpoints = {endpoints}
     receive = next_deadline = on_deadline = None
 @hookimpl
-def scale0_services(settings, context):
-    return [Service()]
+def scale0_services(self):
+    return [self.Service()]
 """
 BAD_ENDPOINT = SERVICE.format(name="bad", endpoints="{'front': Endpoint(kind='ROUTER', bind=('nowhere',))}")
 SAME_NAME = SERVICE.format(name="echo", endpoints="{}")
 NO_SUCH_HOOK = """
 @hookimpl
-def scale0_servces(settings, context):
+def scale0_servces(self):
     return []
 """
 
@@ -108,7 +109,7 @@ def scale0_servces(settings, context):
     ids=["import", "no info", "no such hook", "raises", "bad endpoint", "same name"],
 )
 def test_doctor_tells_what_why_consequence_and_remedy(scale0, plugin_text, more, words):
-    scale0.install("mock", plugin_text + more)
+    scale0.install("mock", plugin_text + textwrap.indent(more, "    "))
     done = scale0("plugins", "doctor", "-o", "json")
     assert (done.code, done.json["schema"]) == (1, "scale0.plugin-problems/1")
     (problem,) = done.json["items"]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 LIMIT = 15.0
 """Far below the timeouts that are given, far above what a busy machine needs to start Python."""
 
@@ -28,8 +30,8 @@ def run(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
     [
         ("call", "echo", "x", "--timeout", "60", "--broker"),
         ("serve", "upper", "--broker"),
-        ("status", "--timeout", "60", "--address"),
-        ("services", "--timeout", "60", "--address"),
+        ("status", "--timeout", "60", "--broker"),
+        ("services", "--timeout", "60", "-b"),
         ("disable", "--timeout", "60", "--address"),
     ],
     ids=lambda arguments: arguments[0],

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 SCALE0 = [sys.executable, "-m", "scale0_core"]
 
 
@@ -78,3 +80,13 @@ def test_nobody_at_the_address():
     )  # fmt: skip
     assert done.returncode == 69
     assert "nobody listens at ipc:///tmp/no-such-broker" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "code"),
+    [("call", "", 64), ("call", "x" * 256, 64), ("call", "x" * 255, 69), ("serve", "", 64), ("serve", "x" * 256, 64)],
+)
+def test_the_name_of_a_service_is_checked(command: str, name: str, code: int):
+    words = [*SCALE0, command, "--broker", "ipc:///dev/null/nowhere", name, "true"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "1 to 255 bytes" in done.stderr) == (code, code == 64), done.stderr

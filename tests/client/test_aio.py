@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scale0_core.client import CallTimedOutError, ClosedError, RemoteError
+from scale0_core import client
+from scale0_core.client import CallTimedOutError, ClosedError, RemoteError, aio
 from scale0_core.client.aio import Client, Worker
 
 
@@ -79,7 +80,7 @@ def test_a_cancelled_call_is_forgotten(address: str):
             await worker.wait_ready()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.call("sleep", retry=True), 0.05)
-            assert len(client._frontend.calls) == 0
+            assert len(client._session.calls) == 0
             assert await client.call("sleep") == (b"rested",)
 
     run(main())
@@ -97,7 +98,7 @@ def test_leaving_a_map_lets_go_of_the_rest(address: str):
                     break
             await replies.aclose()
             await asyncio.sleep(0)
-            assert len(client._frontend.calls) == 0
+            assert len(client._session.calls) == 0
 
     run(main())
 
@@ -177,3 +178,9 @@ def test_a_client_that_was_never_closed_does_not_hang_when_it_is_collected(addre
     program = [sys.executable, "-W", "ignore", "-c", FORGETFUL, "scale0_core.client.aio", address]
     done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [*["NoServiceError"] * 10, "collected"], done.stderr
+
+
+def test_the_module_for_asyncio_has_the_same_names():
+    assert {*client.__all__} - {"Stream"} <= {*aio.__all__}
+    for name in aio.__all__:
+        assert name in ("AsyncStream", "Client", "Worker") or getattr(aio, name) is getattr(client, name)

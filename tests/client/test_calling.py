@@ -201,7 +201,7 @@ def test_a_worker_that_is_too_slow(flavour: Flavour, address: str):
         client.call("slow", timeout=2)  # long enough to be begun
     assert time.monotonic() - began < 20
     release.set()
-    assert (caught.value.code, caught.value.stage) == (504, Stage.WORKER)
+    assert (caught.value.code, caught.value.stage) == (408, Stage.WORKER)
     assert "the worker did not answer in time" in str(caught.value)
 
 

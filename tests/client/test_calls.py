@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 
-from scale0_core.client.calls import LARGEST_FRAME, Call, Calls, Reply, check_call
-from scale0_core.client.errors import (
+from scale0_core.client.frontend import LARGEST_FRAME, ClientSession, check_call
+from scale0_core.client.kit.calls import Call, Reply
+from scale0_core.client.kit.errors import (
     BrokerLostError,
     CallError,
     CallTimedOutError,
@@ -23,6 +24,7 @@ from scale0_core.client.errors import (
     TooManyError,
     UnavailableError,
 )
+from scale0_core.client.kit.route import Place, Route
 from scale0_core.protocol import messages as wire
 
 
@@ -47,9 +49,8 @@ class Desk:
     """Calls and a clock."""
 
     def __init__(self, retries: int = 3, *, online: bool = True) -> None:
-        self.out: list = []
-        self.calls = Calls(self.out, retries=retries, random=Random(1))
-        self.calls.address = "ipc://somewhere"
+        self.session = ClientSession(Route(Place("ipc://somewhere")), identity="me", retries=retries, random=Random(1))
+        self.calls, self.out = self.session.calls, self.session.out
         self.now = 100.0
         if online:
             self.calls.connected(self.now)
@@ -73,12 +74,12 @@ class Desk:
         self.now = end
 
     def reply(self, frames, *payload: bytes, **options) -> None:
-        self.calls.heard = self.now
-        self.calls.reply(wire.write_options(options), (*frames[3:5], *payload))
+        options = wire.write_options(options)
+        self.session.receive((wire.FRONTEND, wire.TASKREPLY, options, *frames[3:5], *payload), self.now)
 
     def error(self, frames, code: int) -> None:
-        self.calls.heard = self.now
-        self.calls.error({"code": code, "message": "so it is"}, frames[3:5], self.now)
+        options = wire.write_options(code=code, message="so it is")
+        self.session.receive((wire.FRONTEND, wire.ERROR, options, *frames[3:5]), self.now)
 
 
 def test_a_call_is_a_task_with_a_timeout_a_little_shorter_than_the_callers():
@@ -163,7 +164,7 @@ def test_every_code_has_an_error_of_its_own(code: int, kind: type[CallError]):
     desk.error(desk.sent()[0], code)
     (error,) = outcome.errors
     assert type(error) is kind
-    assert (error.code, error.service, error.stage) == (code, "echo", Stage.WORKER)
+    assert (error.code, error.service, error.stage) == (kind.code, "echo", Stage.WORKER)
     assert "so it is" in str(error)
     assert "ipc://somewhere" in str(error)
 
@@ -452,7 +453,7 @@ def test_nothing_is_left_of_many_calls_under_faults():
     desk.sleep(4.0)
     assert [outcome.ends for outcome in outcomes] == [1] * len(outcomes)
     assert len(desk.calls) == 0
-    assert desk.calls._by_number == {}
+    assert desk.calls._by_ident == {}
     assert desk.calls.next_deadline() is None
 
 

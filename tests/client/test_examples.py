@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scale0_core.config.running import BrokerRecord, RecordFile
 from scale0_core.testing import BrokerStarter
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +26,21 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 def environment(scale0_broker: BrokerStarter) -> Iterator[dict[str, str]]:
     """Give the environment of a user on whose machine the broker ``default`` runs."""
     folder = Path(tempfile.mkdtemp(prefix="s0-"))
-    runtime = folder / "scale0" / "default"
-    runtime.mkdir(parents=True, mode=0o700)
-    scale0_broker.in_thread([], {"broker": {"runtime_dir": str(runtime)}})
+    place = folder / "scale0" / "default"
+    place.mkdir(parents=True, mode=0o700)
+    broker = scale0_broker.in_thread()
+    # its real name is unique: tests run beside others
+    record = RecordFile(place)
+    addresses = {
+        service: {key: tuple(bound) for key, bound in each.items()} for service, each in broker.addresses.items()
+    }
+    about = BrokerRecord(
+        name="default", pid=os.getpid(), since="", state="active", config="", runtime_dir="", data_dir="",
+        addresses=addresses,
+    )  # fmt: skip
+    record.write(about)
     yield {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    record.remove()
     shutil.rmtree(folder, ignore_errors=True)
 
 

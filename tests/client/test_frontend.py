@@ -8,10 +8,10 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.brokers import Place, Route, frontend_address, seen_from
-from scale0_core.client.calls import Call
-from scale0_core.client.errors import BrokerLostError, ClosedError
-from scale0_core.client.frontend import Frontend
+from scale0_core.client.frontend import ClientSession
+from scale0_core.client.kit.calls import Call
+from scale0_core.client.kit.errors import BrokerLostError, ClosedError
+from scale0_core.client.kit.route import Place, Route, seen_from, target
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
 from scale0_core.protocol import messages as wire
@@ -47,7 +47,7 @@ class Outcome:
 class Desk:
     def __init__(self, stored: Stored | None = None, **options) -> None:
         self.kept: list[Stored] = []
-        self.frontend = Frontend(
+        self.frontend = ClientSession(
             Route(Place(HERE)), identity="me", stored=stored, random=Random(1), store=self.kept.append, **options
         )
         self.now = 50.0
@@ -295,7 +295,7 @@ def test_closing_takes_leave():
     desk.link()
     outcome = desk.open()
     desk.sent()
-    desk.frontend.close(ClosedError("closed"))
+    desk.frontend.stop(desk.now)
     assert isinstance(outcome.errors[0], ClosedError)
     assert [command for command, _, _ in desk.sent()] == ["DISCONNECT"]
 
@@ -305,12 +305,12 @@ def test_closing_takes_leave():
 
 @pytest.mark.requirement("R10")
 def test_a_broker_is_known_by_its_name_or_one_address():
-    assert frontend_address("tcp://x:1", {}) == "tcp://x:1"
-    assert (
-        frontend_address("default", {"XDG_RUNTIME_DIR": "/run/user/7"}) == "ipc:///run/user/7/scale0/default/frontend"
-    )
-    with pytest.raises(ValueError, match="by its name or by an address"):
-        frontend_address("/run/x", {})
+    assert target("tcp://x:1", "scale0", "frontend") == "tcp://x:1"
+    assert target("default", "scale0", "frontend") == "scale0/frontend@default"
+    assert target(["a", "ipc:///x"], "zpipes", "pipes") == "zpipes/pipes@a | ipc:///x"
+    for none in ("/run/x", "", "a b", "../x", ["a", ""], []):
+        with pytest.raises(ValueError, match="a broker is given by its name or by an address"):
+            target(none, "scale0", "frontend")
 
 
 @pytest.mark.parametrize(
@@ -334,5 +334,6 @@ def test_the_backend_is_found_in_the_configuration_or_beside_the_frontend():
     )
     assert Route(Place(HERE), config).backend() == "tcp://10.0.0.1:5001"
     assert Route(Place(HERE, "tcp://elsewhere:1"), config).backend() == "tcp://elsewhere:1"
-    assert Route(Place("ipc:///run/b/frontend")).backend() == "ipc:///run/b/backend"
+    assert Route(Place("ipc:///run/b/frontend")).backend() == "scale0/backend@ipc:///run/b/frontend"
+    assert Route(Place("scale0/frontend@a | ipc:///b")).backend() == "scale0/backend@a | scale0/backend@ipc:///b"
     assert Route(Place(HERE)).backend() == ""

@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.client.link import RECONNECTING, Engine, Link
+from scale0_core.client.kit.engine import Engine
+from scale0_core.client.kit.link import Link
+from scale0_core.client.kit.sessions import Limits
 from scale0_core.service import Frames
+
+pytestmark = pytest.mark.real
 
 Router = Callable[[], "zmq.Socket[bytes]"]
 
 
 class Notes:
-    """A dialog that writes down what happens and says what the test wants."""
+    """A session that writes down what happens and says what the test wants."""
+
+    limits = Limits(linger_ms=1000)
+    ended = False
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -45,6 +52,8 @@ class Notes:
 
     def on_deadline(self, now: float) -> None: ...
 
+    def stop(self, now: float, error: BaseException | None = None) -> None: ...
+
 
 @pytest.fixture
 def address(tmp_path: Path) -> str:
@@ -68,26 +77,26 @@ def router(address: str) -> Iterator[Router]:
 
 @pytest.fixture
 def engine(address: str) -> Iterator[Engine]:
-    engine = Engine(Notes(address), 1000)
+    engine = Engine(Notes(address))
     engine.start()
     yield engine
     engine.close()
 
 
 def turn_until(engine: Engine, *events: str) -> None:
-    """Have turns until the dialog has been told just this."""
+    """Have turns until the session has been told just this."""
     end = time.monotonic() + 10
-    dialog = engine.dialog
-    assert isinstance(dialog, Notes)
-    while dialog.events != list(events):
-        assert time.monotonic() < end, dialog.events
+    session = engine.session
+    assert isinstance(session, Notes)
+    while session.events != list(events):
+        assert time.monotonic() < end, session.events
         engine.turn()
         time.sleep(0.005)
-    dialog.events.clear()
+    session.events.clear()
 
 
 def say(engine: Engine, text: bytes) -> None:
-    engine.dialog.out.append((text,))
+    engine.session.out.append((text,))
     engine.apply()
 
 
@@ -128,31 +137,29 @@ def test_a_connection_that_broke_the_rules_is_followed_by_another(engine: Engine
 
 
 def test_a_link_without_an_engine_knows_whether_somebody_is_there(address: str, router: Router) -> None:
-    with zmq.Context() as context:
-        alone = Link(context, address)
-        assert not alone.wait_until_connected(10)
-        assert (alone.broken, alone.up) == (True, False)
-        alone.drop()
-        broker = router()
-        link = Link(context, address)
-        assert link.wait_until_connected(10)
-        link.send((b"question",))
-        peer, question = broker.recv_multipart()
-        assert question == b"question"
-        assert link.receive(0.01) is None
-        assert link.connected
-        broker.send_multipart([peer, b"answer"])
-        assert link.receive(10) == (b"answer",)
-        broker.close()
-        assert link.receive(10) is None
-        assert (link.broken, link.up, link.connected) == (True, True, False)
-        link.drop()
+    alone = Link(address)
+    assert not alone.wait_until_connected(10)
+    assert (alone.broken, alone.up) == (True, False)
+    alone.drop()
+    broker = router()
+    link = Link(address)
+    assert link.wait_until_connected(10)
+    link.send((b"question",))
+    peer, question = broker.recv_multipart()
+    assert question == b"question"
+    assert link.receive(0.01) is None
+    assert link.connected
+    broker.send_multipart([peer, b"answer"])
+    assert link.receive(10) == (b"answer",)
+    broker.close()
+    assert link.receive(10) is None
+    assert (link.broken, link.up, link.connected) == (True, True, False)
+    link.drop()
 
 
 def test_a_patient_link_waits_for_one_who_comes_late(address: str, router: Router) -> None:
-    with zmq.Context() as context:
-        link = Link(context, address, options=RECONNECTING)
-        assert not link.wait_until_connected(0.05, patient=True)
-        router()
-        assert link.wait_until_connected(10, patient=True)
-        link.drop()
+    link = Link(address, Limits(reconnect=True))
+    assert not link.wait_until_connected(0.05, patient=True)
+    router()
+    assert link.wait_until_connected(10, patient=True)
+    link.drop()

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.client.listening import why_nobody_listens
+from scale0_core.client.kit.listening import why_nobody_listens
+
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

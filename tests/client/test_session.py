@@ -8,8 +8,8 @@ from random import Random
 import attrs
 import pytest
 
-from scale0_core.client.brokers import Place, Route
-from scale0_core.client.session import OVERTIME, WORKER, Session, Task, WorkerState
+from scale0_core.client.kit.route import Place, Route
+from scale0_core.client.session import OVERTIME, WORKER, Task, WorkerSession, WorkerState
 from scale0_core.client.storage import Stored
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig
 from scale0_core.protocol import messages as wire
@@ -41,7 +41,7 @@ class Desk:
     def __init__(self, stored: Stored | None = None, place: Place = Place(HERE), **options) -> None:  # noqa: B008
         self.kept: list[Stored] = []
         self.tasks: list[Task] = []
-        self.session = Session(
+        self.session = WorkerSession(
             Route(place), identity="me", begin=self.tasks.append, wall_time=lambda: 1e9 + self.now, stored=stored,
             random=Random(1), store=self.kept.append, **{"interval": 1.0, **options},
         )  # fmt: skip
@@ -150,7 +150,7 @@ def test_without_a_configuration_the_backend_is_beside_the_frontend():
     desk = Desk(place=Place("ipc:///run/b/frontend"))
     desk.link()
     desk.hear(wire.CONFIGACK, config_version=4)
-    assert desk.session.address == "ipc:///run/b/backend"
+    assert desk.session.address == "scale0/backend@ipc:///run/b/frontend"
     assert desk.link()[0].options["config_version"] == 4
 
 
@@ -159,6 +159,7 @@ def test_without_any_way_to_the_backend_the_fault_says_what_to_do():
     desk.link()
     desk.hear(wire.CONFIGACK, config_version=4)
     assert desk.state is WorkerState.RESTING
+    assert "there is no record of it" in str(desk.session.fault)
     assert "backend=ADDRESS" in str(desk.session.fault)
 
 

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scale0_core.client import CallError, Client, Worker, aio, threads
+from scale0_core.client import CallError, Client, Worker, aio
+from scale0_core.client.kit.drivers import ThreadDriver
 from scale0_core.testing import BrokerStarter
 
 from .conftest import QUICK, eventually
@@ -31,13 +32,13 @@ def test_one_client_serves_many_threads(address: str):
 
 def test_a_task_that_comes_while_the_worker_starts_is_answered(address: str, monkeypatch: pytest.MonkeyPatch):
     with Client(address) as client:
-        begin = threads.IoThread.start
+        begin = ThreadDriver.start
 
-        def start_and_call(thread: threads.IoThread) -> None:
-            begin(thread)
+        def start_and_call(driver: ThreadDriver) -> None:
+            begin(driver)
             assert client.call("echo", b"x", retry=True, timeout=60).body == b"x"
 
-        monkeypatch.setattr(threads.IoThread, "start", start_and_call)
+        monkeypatch.setattr(ThreadDriver, "start", start_and_call)
         worker = Worker(address)
         worker.add("echo", lambda text: text)
         worker.start()

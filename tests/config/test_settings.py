@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker.seat import SeatLimits
 from scale0_core.config.settings import CoreSettings, LimitSettings, setting
 from scale0_core.config.structure import describe, structure
+from scale0_core.container.host import HostLimits
 from scale0_core.plugins import PluginSet, installed_plugins
 
 ROOT = Path(__file__).parents[2]
@@ -88,4 +88,4 @@ def test_a_setting_has_a_default_a_help_text_and_a_check():
 
 def test_the_limits_reach_the_seat():
     limits = LimitSettings(errors=3, errors_window_seconds=7.0, jobs=5)
-    assert SeatLimits(errors=3, errors_window=7.0, jobs=5) == limits.seat()
+    assert HostLimits(errors=3, errors_window=7.0, jobs=5) == limits.host_limits()

@@ -26,7 +26,7 @@ import attrs
 import tomli_w
 
 from scale0_core.client import CallError, CallTimedOutError, Client, RemoteError, Reply, Stage
-from scale0_core.client.errors import BrokerLostError, ClosedError
+from scale0_core.client.kit.errors import BrokerLostError, ClosedError
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 
 from .history import BrokerLife, Call, Disabled, End, Execution, History, Span, VersionSeen
@@ -114,7 +114,7 @@ class Caller:
     @property
     def late(self) -> int:
         """Answers that came when their call had ended."""
-        return self.client._frontend.calls.late
+        return self.client._session.calls.late
 
     def _run(self) -> None:
         due = time.monotonic()

@@ -19,14 +19,14 @@ ClientMaker = Callable[..., Client]
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def crew(real: None, tmp_path: Path) -> Iterator[Crew]:
     """Start workers: ``crew(address, identity)``."""
     with Crew(tmp_path) as workers:
         yield workers
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[ClientMaker]:
+def client(real: None, tmp_path: Path) -> Iterator[ClientMaker]:
     """Make clients of a broker."""
     with contextlib.ExitStack() as stack:
 

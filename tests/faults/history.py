@@ -67,7 +67,7 @@ class End:
     @property
     def is_own_timeout(self) -> bool:
         """Tell whether the client waited in vain for an answer to what it had sent."""
-        return self.code == 504 and not self.told and self.sent
+        return self.code == 408 and not self.told and self.sent
 
 
 @attrs.frozen

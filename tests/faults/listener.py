@@ -19,7 +19,7 @@ def listen(kind: str, address: str, folder: str) -> None:
     if kind == "client":
         client = Client(address, config_dir=folder)
         while True:
-            print(client._frontend.calls.late, flush=True)
+            print(client._session.calls.late, flush=True)
             time.sleep(PAUSE)
     worker = Worker(address, backend=address, config_dir=folder)
     worker.add("service", lambda: None)
@@ -33,7 +33,7 @@ async def listen_with_a_loop(address: str, folder: str) -> None:
     """Listen with asyncio."""
     async with aio.Client(address, config_dir=folder) as client:
         while True:
-            print(client._frontend.calls.late, flush=True)
+            print(client._session.calls.late, flush=True)
             await asyncio.sleep(PAUSE)
 
 

@@ -13,7 +13,7 @@ DONE = Execution("once", "w1", 100, at=10.5)
 DONE_TOO = Execution("again", "w2", 200, at=10.5)
 REPLY = End("once", 11.0, reply_to="once", worker="w1", pid=100)
 REPLY_TOO = End("again", 11.0, reply_to="again", worker="w2", pid=200)
-TIMEOUT = End("once", 15.0, code=504, error="CallTimedOutError", told=False)
+TIMEOUT = End("once", 15.0, code=408, error="CallTimedOutError", told=False)
 LIFE = BrokerLife(
     0.0, 100.0, clean=True, counts={"undelivered EHOSTUNREACH": 2}, undelivered=3, reasons={"EHOSTUNREACH": 3}
 )  # fmt: skip
@@ -161,4 +161,4 @@ def test_what_must_not_be_is_found(letter: str, bad: History) -> None:
 
 def test_errors_are_counted_by_code() -> None:
     ends = [TIMEOUT, End("a", 1.0, code=0), End("b", 1.0, code=503), End("c", 1.0, code=503), REPLY]
-    assert History(ends=ends).errors_by_code() == {"0": 1, "503": 2, "504": 1}
+    assert History(ends=ends).errors_by_code() == {"0": 1, "503": 2, "408": 1}

@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from scale0_core.client import BrokerLostError, CallError, CallTimedOutError, Client, Reply, Stage
-from scale0_core.client.brokers import Place, Route
-from scale0_core.client.session import Session, Task
+from scale0_core.client.kit.route import Place, Route
+from scale0_core.client.session import Task, WorkerSession
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 
 from .conftest import ClientMaker
@@ -79,7 +79,7 @@ def test_a_worker_is_killed_with_tasks_in_hand(scale0_broker: BrokerStarter, cre
     for task in ("once-1", "once-2"):
         with pytest.raises(CallTimedOutError) as caught:
             calls[task].result(PATIENCE)
-        assert caught.value.code == 504
+        assert caught.value.code == 408
         assert "is gone" in caught.value.problem.why
         assert crew.executions(task) == ["doomed"]
     for task in ("again-1", "again-2"):
@@ -175,7 +175,7 @@ def test_a_task_that_crosses_a_negotiation_is_done() -> None:
     """When the configuration changes, the broker goes on giving tasks: the worker is as ready as it was."""
     tasks: list[Task] = []
     place = Place("ipc:///frontend", "ipc:///backend")
-    session = Session(Route(place), identity="w", begin=tasks.append, wall_time=time.time)
+    session = WorkerSession(Route(place), identity="w", begin=tasks.append, wall_time=time.time)
     session.offer(["echo"], 0.0)
     session.start(0.0)
     session.on_linked(0.0)
@@ -406,7 +406,7 @@ def test_a_call_that_meets_a_disabled_broker_goes_through_when_it_is_enabled(
     once = caller.submit("echo", b"once", timeout=3 * EXPIRY)
     with pytest.raises(CallError) as caught:
         once.result(PATIENCE)
-    assert caught.value.code == 504
+    assert caught.value.code == 408
     ask(broker, "enable")
     assert who(again.result(PATIENCE), "again") == "one"
     assert not crew.executions("once")

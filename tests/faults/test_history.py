@@ -7,8 +7,9 @@ import pytest
 from .campaign import Plan, run
 from .history import check
 
+pytestmark = pytest.mark.real
 
-@pytest.mark.slow
+
 @pytest.mark.requirement("R5")
 def test_the_guarantees_hold_under_faults() -> None:
     outcome = run(Plan(calls=4000, seed=1, rate=400))

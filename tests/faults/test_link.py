@@ -15,6 +15,8 @@ import pytest
 
 from .processes import PATIENCE, frozen
 
+pytestmark = pytest.mark.real
+
 Program = Callable[..., "subprocess.Popen[str]"]
 
 WORDS = {"client": ("S0C01", "TASKREPLY"), "aio": ("S0C01", "TASKREPLY"), "worker": ("S0W01", "TASK")}

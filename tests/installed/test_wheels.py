@@ -68,7 +68,7 @@ def test_a_broker_on_embedded_defaults_answers_and_ends(installed, tmp_path):
                 break
         else:
             pytest.fail("the broker ended before it was ready")
-        assert answer_of(installed, "echo", "--name", name, "hello", cwd=tmp_path).stdout.strip() == "hello"
+        assert answer_of(installed, "echo", "--broker", name, "hello", cwd=tmp_path).stdout.strip() == "hello"
     finally:
         broker.send_signal(signal.SIGTERM)
         broker.stderr.read()
@@ -93,13 +93,26 @@ def test_without_a_compiler_the_wheel_is_built_and_the_pure_wire_serves(pure_whe
     answer_of(environment, "doctor", cwd=tmp_path)
 
 
+SMOKE = {
+    "discovery": "test_broker.py::test_a_worker_appears_with_what_it_says_of_itself",
+    "echo": "test_broker.py::test_sends_back",
+    "majordomo": "test_sockets.py::test_a_req_client_and_workers_of_all_versions",
+    "musicquest": "test_server_broker.py::test_a_song_is_found_through_the_tree_and_fetched_from_its_holder",
+    "telemetry": "test_broker.py::test_what_was_done_is_in_the_files",
+    "zpipes": "test_broker.py::test_both_dialects_and_req_sockets_on_the_same_address",
+}
+"""For each plugin one test with a real broker; formats have none."""
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("source", PLUGINS, ids=lambda source: source.name)
-def test_the_tests_of_every_plugin_pass_against_its_wheel_with_no_other_plugin(source, wheels, tmp_path):
+def test_quick_tests_of_every_plugin_and_one_with_a_broker_pass_from_its_wheel_with_no_other(source, wheels, tmp_path):
+    """All others are enough once, from the sources."""
     core, own = (the_one(wheels, name) for name in ("core", source.name))
-    tools = ("pytest", "pytest-rerunfailures", "pytest-timeout", "hypothesis")
-    environment = Environment(tmp_path / "venv").create(core, f"{own}[testing]", *tools)
-    # the slow ones, such as those with many kill -9, are enough once, from the sources
-    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not soak", "--reruns", "1", "--timeout", "300")
-    where = ("-c", ROOT / "pyproject.toml", "--rootdir", source, source / "tests")
-    run(environment.python, "-m", "pytest", *options, *where, cwd=tmp_path, timeout=800)
+    environment = Environment(tmp_path / "venv").create(core, f"{own}[testing]", "pytest-timeout", "hypothesis")
+    tests = source / "tests"
+    rest = ("-q", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", source)
+    run(environment.python, "-m", "pytest", "--lane", "quick", *rest, tests, cwd=tmp_path, timeout=600)
+    if not source.name.startswith("config_"):
+        smoke = tests / SMOKE[source.name]
+        run(environment.python, "-m", "pytest", "--lane", "real", *rest, smoke, cwd=tmp_path)

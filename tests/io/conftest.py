@@ -35,7 +35,7 @@ class KeepingContext(zmq.Context[zmq.Socket[bytes]]):
 
 
 @pytest.fixture
-def context() -> Iterator[KeepingContext]:
+def context(real: None) -> Iterator[KeepingContext]:
     context = KeepingContext()
     yield context
     context.destroy(linger=0)

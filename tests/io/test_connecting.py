@@ -7,9 +7,9 @@ import logging
 import pytest
 import zmq
 
-from scale0_core.broker.connections import ID_IN_USE, MALFORMED_ADDRESS, NO_SOCKET, NOT_LOCAL, REUSE_AFTER
-from scale0_core.broker.seat import Seat
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.connections import ID_IN_USE, MALFORMED_ADDRESS, NO_SOCKET, NOT_LOCAL, REUSE_AFTER
+from scale0_core.container.host import ServiceHost
 from scale0_core.io.loop import Loop
 from scale0_core.service import Connect, Disconnect, Endpoint
 
@@ -57,10 +57,10 @@ class Place:
         self.loop = Loop(WireSettings(implementation=implementation, linger_ms=0, **wire), limits or LimitSettings())
         self.context, self.folder, self.made = context, folder, 0
 
-    def seat(self, **endpoints):
+    def host(self, **endpoints):
         self.caller = Caller(**endpoints)
-        station = self.loop.add(Seat(self.caller))
-        return self.caller, station.seat
+        station = self.loop.add(ServiceHost(self.caller))
+        return self.caller, station.host
 
     def do(self, *effects):
         self.caller.effects += effects
@@ -102,7 +102,7 @@ def place(make_place):
 
 
 def test_a_connection_stands_before_the_sends_of_the_same_turn(place):
-    caller, seat = place.seat(up={"kind": "DEALER"})
+    caller, host = place.host(up={"kind": "DEALER"})
     father, address = place.peer()
     place.do(("up", (b"hello",)), Connect("up", address))
     identity, body = father.recv_multipart()
@@ -111,11 +111,11 @@ def test_a_connection_stands_before_the_sends_of_the_same_turn(place):
     place.until(lambda: caller.received)
     assert caller.received == [("up", (b"welcome",))]
     assert not caller.refused
-    assert not seat.counts.refused
+    assert not host.counts.refused
 
 
 def test_a_router_sends_to_a_peer_by_the_id_it_gave(place):
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     (one, first), (two, second) = place.peer(), place.peer(zmq.DEALER)
     place.do(
         Connect("out", first, b"one"), Connect("out", second, b"two"), ("out", (b"two", b"2")), ("out", (b"one", b"1"))
@@ -130,7 +130,7 @@ def test_a_router_sends_to_a_peer_by_the_id_it_gave(place):
 
 
 def test_after_disconnect_nothing_goes_to_the_next_father(place):
-    caller, _ = place.seat(up={"kind": "DEALER"})
+    caller, _ = place.host(up={"kind": "DEALER"})
     (old, first), (new, second) = place.peer(), place.peer()
     place.do(Connect("up", first), ("up", (b"to the first",)))
     assert old.recv_multipart()[1:] == [b"to the first"]
@@ -144,7 +144,7 @@ def test_after_disconnect_nothing_goes_to_the_next_father(place):
 
 
 def test_a_router_gives_back_what_goes_to_a_peer_it_left(place):
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     peer, address = place.peer(zmq.DEALER)
     place.do(Connect("out", address, b"peer"), ("out", (b"peer", b"x")))
     assert peer.recv() == b"x"
@@ -153,7 +153,7 @@ def test_a_router_gives_back_what_goes_to_a_peer_it_left(place):
 
 
 def test_what_waits_for_a_peer_that_is_left_comes_back(place):
-    caller, _ = place.seat(out={"kind": "ROUTER", "high_water": 2})
+    caller, _ = place.host(out={"kind": "ROUTER", "high_water": 2})
     nobody = f"ipc://{place.folder}/nobody"
     bodies = [b"%d" % number for number in range(6)]
     place.do(Connect("out", nobody, b"peer"), *[("out", (b"peer", body)) for body in bodies])
@@ -166,7 +166,7 @@ def test_what_waits_for_a_peer_that_is_left_comes_back(place):
 
 
 def test_twice_is_harmless_and_so_is_ending_what_is_not_there(place):
-    caller, _ = place.seat(out={"kind": "ROUTER"}, up={"kind": "DEALER"})
+    caller, _ = place.host(out={"kind": "ROUTER"}, up={"kind": "DEALER"})
     peer, address = place.peer(zmq.DEALER)
     nowhere = "tcp://127.0.0.1:9"
     place.do(*[Connect("out", address, b"p")] * 3, Disconnect("out", nowhere), Disconnect("up", nowhere))
@@ -177,7 +177,7 @@ def test_twice_is_harmless_and_so_is_ending_what_is_not_there(place):
 
 def test_an_address_of_the_endpoint_can_be_left(place):
     peer, address = place.peer(zmq.PULL)
-    caller, _ = place.seat(up={"kind": "PUSH", "connect": address})
+    caller, _ = place.host(up={"kind": "PUSH", "connect": address})
     place.do(("up", (b"1",)))
     assert peer.recv() == b"1"
     place.do(Disconnect("up", address), ("up", (b"2",)))
@@ -203,17 +203,17 @@ REFUSED = [
 
 @pytest.mark.parametrize(("effect", "reason"), REFUSED, ids=lambda value: str(value)[:50])
 def test_what_is_refused_is_counted_and_told(place, effect, reason):
-    caller, seat = place.seat(up={"kind": "DEALER"})
+    caller, host = place.host(up={"kind": "DEALER"})
     father, address = place.peer()
     caller.fallback = [Connect("up", address), ("up", (b"instead",))]
     place.do(effect)
     assert caller.refused == [(effect, reason)]
-    assert seat.counts.refused == {(str(effect.socket), reason): 1}
+    assert host.counts.refused == {(str(effect.socket), reason): 1}
     assert father.recv_multipart()[1:] == [b"instead"]
 
 
 def test_each_kind_of_refusal_is_logged_once(place, caplog):
-    place.seat(up={"kind": "DEALER"})
+    place.host(up={"kind": "DEALER"})
     with caplog.at_level(logging.WARNING):
         place.do(*[Connect("up", f"tcp://192.0.2.{number}:1") for number in range(5)], Connect("up", "?"))
     assert sum("connection was refused" in record.getMessage() for record in caplog.records) == 2
@@ -221,13 +221,13 @@ def test_each_kind_of_refusal_is_logged_once(place, caplog):
 
 def test_other_machines_can_be_reached_when_that_is_allowed(make_place):
     place = make_place(insecure=True)
-    caller, _ = place.seat(up={"kind": "DEALER"})
+    caller, _ = place.host(up={"kind": "DEALER"})
     place.do(Connect("up", "tcp://192.0.2.1:1"), Disconnect("up", "tcp://192.0.2.1:1"))
     assert not caller.refused
 
 
 def test_a_routing_id_is_never_used_twice_at_a_time(place):
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     (one, first), (_, second) = place.peer(zmq.DEALER), place.peer(zmq.DEALER)
     again = [Connect("out", second, b"name"), Connect("out", first, b"other name")]
     place.do(Connect("out", first, b"name"), *again)
@@ -239,7 +239,7 @@ def test_a_routing_id_is_never_used_twice_at_a_time(place):
 
 def test_a_routing_id_that_was_let_go_rests_before_it_is_used_again(place, monkeypatch):
     # libzmq would end the process
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     peer, address = place.peer(zmq.DEALER)
     connect, leave = Connect("out", address, b"name"), Disconnect("out", address)
     place.do(connect, ("out", (b"name", b"1")))
@@ -258,7 +258,7 @@ def test_a_routing_id_that_was_let_go_rests_before_it_is_used_again(place, monke
 
 def test_a_routing_id_that_a_peer_has_is_in_use(place, context):
     address = f"ipc://{place.folder}/own"
-    caller, _ = place.seat(out={"kind": "ROUTER", "bind": address})
+    caller, _ = place.host(out={"kind": "ROUTER", "bind": address})
     stranger = context.socket(zmq.DEALER)
     stranger.setsockopt(zmq.ROUTING_ID, b"name")
     stranger.connect(address)
@@ -271,7 +271,7 @@ def test_a_routing_id_that_a_peer_has_is_in_use(place, context):
 
 def test_an_id_whose_connection_failed_goes_to_no_other(make_place):
     place = make_place(insecure=True)
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     peer, address = place.peer(zmq.DEALER)
     bad = Connect("out", "tcp://a$b:1", b"name")
     place.do(bad, Connect("out", address))
@@ -285,15 +285,15 @@ def test_an_id_whose_connection_failed_goes_to_no_other(make_place):
 
 @pytest.mark.parametrize("routing_id", [b"x" * 256, "text"])
 def test_a_routing_id_has_a_form(place, routing_id):
-    caller, _ = place.seat(out={"kind": "ROUTER"})
+    caller, _ = place.host(out={"kind": "ROUTER"})
     place.do(Connect("out", "tcp://127.0.0.1:9", routing_id))
     assert [reason for _, reason in caller.refused] == ["malformed routing id"]
 
 
 def test_connections_asked_for_when_all_is_over_are_left(place):
-    caller, seat = place.seat(up={"kind": "DEALER"})
+    caller, host = place.host(up={"kind": "DEALER"})
     _, address = place.peer()
     place.do(Connect("up", address))
     caller.on_stop = lambda now: [Disconnect("up", address)]
-    seat._on_stop = caller.on_stop
+    host._on_stop = caller.on_stop
     assert place.loop.finish(5.0) == 0

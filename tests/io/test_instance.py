@@ -15,6 +15,8 @@ import pytest
 from scale0_core.errors import Exit, NameTakenError
 from scale0_core.io.instance import BrokerName
 
+pytestmark = pytest.mark.real
+
 HOLD = """
 import sys
 from scale0_core.io.instance import BrokerName

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.io.clock import SteadyClock
 from scale0_core.io.loop import DRAIN_PAUSE, Loop
 from scale0_core.service import Endpoint, Job, SocketKind
+
+pytestmark = pytest.mark.real
 
 LONG_MS = 5000
 TURNS = 2000
@@ -108,12 +110,12 @@ def test_a_request_is_answered(make_loop, context, ipc):
     address = ipc()
     loop = make_loop()
     echo = Recorder(router(address), lambda socket, frames: [(socket, frames)])
-    loop.add(Seat(echo))
+    loop.add(ServiceHost(echo))
     client = dealer_to(context, address)
     client.send_multipart([b"a", b"", b"b"])
     turn_until(loop, lambda: echo.received)
     assert client.recv_multipart() == [b"a", b"", b"b"]
-    assert (loop.stations[0].seat.counts.received, loop.stations[0].seat.counts.sent) == (1, 1)
+    assert (loop.stations[0].host.counts.received, loop.stations[0].host.counts.sent) == (1, 1)
 
 
 PEERS = [
@@ -136,7 +138,7 @@ def test_kinds_that_talk_both_ways(make_loop, context, ipc, kind, peer_kind, req
     where = {"bind": address} if bound else {"connect": address}
     service = Recorder({"s": Endpoint(kind=kind, **where)}, lambda socket, frames: [(socket, frames)])
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     if bound:
         peer.connect(address)
     peer.send_multipart(request_frames)
@@ -150,7 +152,7 @@ def test_a_req_socket_asks(make_loop, context, ipc):
     peer.bind(address)
     asker = Asker({"s": Endpoint(kind="REQ", connect=address)})
     loop = make_loop()
-    loop.add(Seat(asker))
+    loop.add(ServiceHost(asker))
     loop.run_once(0)
     assert peer.poll(LONG_MS)
     peer.send(peer.recv() + b"!")
@@ -177,7 +179,7 @@ def test_kinds_that_only_send(make_loop, context, ipc, kind, peer_kind):
         lambda socket, frames: [("out", frames)] if socket == "in" else (),
     )
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     peer = dealer_to(context, address, peer_kind)
     if peer_kind == zmq.SUB:
         peer.setsockopt(zmq.SUBSCRIBE, b"topic")
@@ -203,7 +205,7 @@ def test_kinds_that_only_receive(make_loop, context, ipc, kind, peer_kind):
     options = {"subscribe": b"topic"} if kind == "SUB" else {}
     service = Recorder({"in": Endpoint(kind=kind, bind=address, **options)})
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     peer = dealer_to(context, address, peer_kind)
 
     def arrived():
@@ -225,7 +227,7 @@ def test_several_addresses_each_way(make_loop, context, ipc):
         lambda socket, frames: [("out", frames)],
     )
     loop = make_loop()
-    station = loop.add(Seat(service))
+    station = loop.add(ServiceHost(service))
     addresses = station.sockets["in"].addresses
     assert addresses[0] == bound[0]
     assert addresses[1].startswith("tcp://127.0.0.1:")
@@ -243,7 +245,7 @@ def test_a_busy_socket_does_not_keep_others_waiting(make_loop, context, ipc):
     busy, quiet = ipc(), ipc()
     service = Recorder({"busy": Endpoint(kind="PULL", bind=busy), "quiet": Endpoint(kind="PULL", bind=quiet)})
     loop = make_loop(batch=10)
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     crowd, single = dealer_to(context, busy, zmq.PUSH), dealer_to(context, quiet, zmq.PUSH)
     for number in range(500):
         crowd.send(b"%d" % number)
@@ -262,7 +264,7 @@ def test_no_turn_takes_more_than_the_batch_from_a_socket(make_loop, context, ipc
     reports = []
     service = Recorder({"in": Endpoint(kind="PULL", bind=address)})
     loop = make_loop(batch=10, observers=[reports.append])
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     crowd = dealer_to(context, address, zmq.PUSH)
     for _ in range(95):
         crowd.send(b"x")
@@ -283,16 +285,16 @@ def test_failed_sends_are_counted_by_reason_reported_and_given_back(make_loop, c
 
     service = Asks(router(address), lambda socket, frames: [(socket, (b"nobody", b"x")), ("nowhere", (b"y",))])
     loop = make_loop(observers=[reports.append])
-    seat = loop.add(Seat(service)).seat
+    host = loop.add(ServiceHost(service)).host
     dealer_to(context, address).send(b"go")
     turn_until(loop, lambda: service.received)
-    assert dict(seat.counts.undelivered) == {("main", "EHOSTUNREACH"): 1, ("nowhere", "malformed"): 1}
+    assert dict(host.counts.undelivered) == {("main", "EHOSTUNREACH"): 1, ("nowhere", "malformed"): 1}
     assert returned == [("main", (b"nobody", b"x"), "EHOSTUNREACH")]
     assert [(name, failure.reason) for name, failure in reports[-1].failed] == [
         ("recorder", "EHOSTUNREACH"),
         ("recorder", "malformed"),
     ]
-    assert seat.counts.errors == 1
+    assert host.counts.errors == 1
 
 
 def test_what_a_service_sends_instead_goes_out_at_once(make_loop, context, ipc):
@@ -304,7 +306,7 @@ def test_what_a_service_sends_instead_goes_out_at_once(make_loop, context, ipc):
 
     service = Instead(router(address), lambda socket, frames: [(socket, (b"nobody", b"x"))])
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     client.send(b"go")
     turn_until(loop, lambda: service.received)
@@ -318,16 +320,16 @@ def test_sends_to_a_peer_that_does_not_read_never_block(make_loop, context, ipc)
         router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], bytes(50_000)))] * 50
     )
     loop = make_loop(limits=LimitSettings(outbox_bytes=16 * 1024 * 1024))
-    station = loop.add(Seat(service))
-    seat = station.seat
+    station = loop.add(ServiceHost(service))
+    host = station.host
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVHWM, 1)
     client.connect(address)
     for _ in range(20):
         client.send(b"more")
     turn_until(loop, lambda: len(service.received) == 20)
-    assert seat.counts.undelivered["main", "EAGAIN"] > 0
-    assert seat.counts.sent + seat.counts.undelivered["main", "EAGAIN"] + len(station.outbox) == 1000
+    assert host.counts.undelivered["main", "EAGAIN"] > 0
+    assert host.counts.sent + host.counts.undelivered["main", "EAGAIN"] + len(station.outbox) == 1000
 
 
 def test_deadlines_are_met_and_not_early(make_loop):
@@ -345,7 +347,7 @@ def test_deadlines_are_met_and_not_early(make_loop):
 
     ticker = Ticker({})
     loop = make_loop()
-    loop.add(Seat(ticker))
+    loop.add(ServiceHost(ticker))
     ticker.due = loop.clock.now() + 0.01
     turn_until(loop, lambda: len(ticker.fired) == 5)
     assert all(lateness >= 0 for lateness in ticker.fired)
@@ -365,7 +367,7 @@ def test_a_stall_of_the_broker_moves_deadlines(make_loop, caplog):
             fired.append(now)
             return ()
 
-    loop.add(Seat(Waits({})))
+    loop.add(ServiceHost(Waits({})))
     loop.run_once(0)
     times[0] = 100.2
     loop.run_once(0)
@@ -411,14 +413,14 @@ def test_jobs_run_on_other_threads_and_come_back(make_loop, context, ipc):
     address = ipc()
     service = Worker(router(address), lambda frames: threading.get_ident())
     loop = make_loop()
-    seat = loop.add(Seat(service)).seat
+    host = loop.add(ServiceHost(service)).host
     client = dealer_to(context, address)
     client.send(b"go")
     turn_until(loop, lambda: service.results)
     loop.run_once(0)
     assert client.recv() == b"done"
     assert service.results[0].value != threading.get_ident()
-    assert (seat.counts.jobs, seat.counts.jobs_failed) == (1, 0)
+    assert (host.counts.jobs, host.counts.jobs_failed) == (1, 0)
 
 
 def test_jobs_of_one_key_keep_their_order_and_a_failure_is_a_result(make_loop, context, ipc):
@@ -431,7 +433,7 @@ def test_jobs_of_one_key_keep_their_order_and_a_failure_is_a_result(make_loop, c
 
     service = Worker(router(address), work, key=lambda frames: int(frames[1]) % 3)
     loop = make_loop()
-    seat = loop.add(Seat(service)).seat
+    host = loop.add(ServiceHost(service)).host
     client = dealer_to(context, address)
     for number in range(60):
         client.send(b"%d" % number)
@@ -441,8 +443,8 @@ def test_jobs_of_one_key_keep_their_order_and_a_failure_is_a_result(make_loop, c
         assert numbers == sorted(numbers)
     failed = {int(r.token[1][1]) for r in service.results if r.error}
     assert failed == {n for n in range(60) if n % 7 == 3}
-    assert seat.counts.jobs_failed == len(failed)
-    turn_until(loop, lambda: seat.counts.sent == 60)
+    assert host.counts.jobs_failed == len(failed)
+    turn_until(loop, lambda: host.counts.sent == 60)
 
 
 def test_grouped_jobs_share_one_call(make_loop, context, ipc):
@@ -457,7 +459,7 @@ def test_grouped_jobs_share_one_call(make_loop, context, ipc):
 
     service = Worker(router(address), commit, grouped=True)
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     for number in range(100):
         client.send(b"%d" % number)
@@ -473,11 +475,11 @@ def test_too_many_jobs_in_flight_hold_the_sockets_back(make_loop, context, ipc):
     gate = threading.Event()
     service = Worker(router(address), lambda frames: gate.wait(10), key=lambda frames: frames[1])
     loop = make_loop(batch=4)
-    seat = loop.add(Seat(service, limits=SeatLimits(jobs=8))).seat
+    host = loop.add(ServiceHost(service, limits=HostLimits(jobs=8))).host
     client = dealer_to(context, address)
     for number in range(100):
         client.send(b"%d" % number)
-    turn_until(loop, lambda: seat.paused)
+    turn_until(loop, lambda: host.paused)
     for _ in range(20):
         loop.run_once(0.002)
     assert len(service.received) == 8
@@ -491,7 +493,7 @@ def test_finish_waits_for_jobs_and_sends_what_they_bring(make_loop, context, ipc
     gate = threading.Event()
     service = Worker(router(address), lambda frames: gate.wait(10))
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     client.send(b"go")
     turn_until(loop, lambda: service.received)
@@ -509,7 +511,7 @@ def test_a_service_has_its_last_words_when_the_loop_ends(make_loop, context, ipc
     address = ipc()
     service = LastWords(router(address), lambda frames: None)
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     client.send(b"go")
     turn_until(loop, lambda: service.results)
@@ -526,7 +528,7 @@ def test_a_peer_that_reads_slowly_gets_all_in_order_and_does_not_hold_up_others(
 
     loop = make_loop()
     service = Recorder(router(address, high_water=10), answer)
-    station = loop.add(Seat(service))
+    station = loop.add(ServiceHost(service))
     slow, quick = (context.socket(zmq.DEALER) for _ in range(2))
     for socket in (slow, quick):
         socket.setsockopt(zmq.RCVHWM, 10)
@@ -547,8 +549,8 @@ def test_a_peer_that_reads_slowly_gets_all_in_order_and_does_not_hold_up_others(
     turn_until(loop, all_read)
     assert got == list(range(many))
     assert not station.outbox
-    assert not station.seat.counts.undelivered
-    assert station.seat.counts.sent == many + 1
+    assert not station.host.counts.undelivered
+    assert station.host.counts.sent == many + 1
 
 
 def test_a_service_that_asks_learns_when_its_messages_really_leave(make_loop, context, ipc):
@@ -570,7 +572,7 @@ def test_a_service_that_asks_learns_when_its_messages_really_leave(make_loop, co
     )
     service.waiting, service.left = {}, []
     loop = make_loop()
-    station = loop.add(Seat(service))
+    station = loop.add(ServiceHost(service))
     slow = context.socket(zmq.DEALER)
     slow.setsockopt(zmq.RCVHWM, 10)
     slow.setsockopt(zmq.RCVBUF, 2048)
@@ -595,13 +597,13 @@ def test_what_is_too_much_for_a_slow_peer_is_counted(make_loop, context, ipc):
     loop = make_loop(limits=LimitSettings(outbox_bytes=5000))
     body = b"x" * 1000
     service = Recorder(router(address, high_water=10), lambda socket, frames: [(socket, (frames[0], body))] * 2000)
-    station = loop.add(Seat(service))
+    station = loop.add(ServiceHost(service))
     slow = context.socket(zmq.DEALER)
     slow.setsockopt(zmq.RCVHWM, 10)
     slow.connect(address)
     slow.send(b"many")
-    turn_until(loop, lambda: station.seat.counts.undelivered["main", "EAGAIN"])
-    counts = station.seat.counts
+    turn_until(loop, lambda: station.host.counts.undelivered["main", "EAGAIN"])
+    counts = station.host.counts
     assert counts.sent + counts.undelivered["main", "EAGAIN"] + len(station.outbox) == 2000
 
 
@@ -612,18 +614,18 @@ def test_a_service_that_raises_too_often_is_put_out_and_the_others_go_on(make_lo
         raise RuntimeError("broken")
 
     loop = make_loop()
-    broken = loop.add(Seat(Recorder(router(bad), explode, name="broken"), limits=SeatLimits(errors=3)))
-    loop.add(Seat(Recorder(router(good), lambda socket, frames: [(socket, frames)], name="good")))
+    broken = loop.add(ServiceHost(Recorder(router(bad), explode, name="broken"), limits=HostLimits(errors=3)))
+    loop.add(ServiceHost(Recorder(router(good), lambda socket, frames: [(socket, frames)], name="good")))
     client = dealer_to(context, bad)
     for _ in range(5):
         client.send(b"x")
-    turn_until(loop, lambda: broken.seat.quarantined)
+    turn_until(loop, lambda: broken.host.quarantined)
     assert broken.sockets == {}
     assert not Path(bad.removeprefix("ipc://")).exists()
-    assert broken.seat.counts.errors == 3
+    assert broken.host.counts.errors == 3
     other = dealer_to(context, good)
     other.send(b"still there?")
-    turn_until(loop, lambda: loop.stations[1].seat.counts.sent)
+    turn_until(loop, lambda: loop.stations[1].host.counts.sent)
     assert other.recv() == b"still there?"
 
 
@@ -637,13 +639,13 @@ def test_a_service_that_holds_the_loop_is_named(make_loop, context, ipc, caplog)
 
     service = Recorder(router(address), slow, name="snail")
     loop = make_loop(clock=SteadyClock(lambda: times[0]), limits=LimitSettings(slow_call_ms=200))
-    seat = loop.add(Seat(service, plugin="garden")).seat
+    host = loop.add(ServiceHost(service, plugin="garden")).host
     client = dealer_to(context, address)
     with caplog.at_level(logging.WARNING):
         logging.getLogger("scale0").propagate = True
         client.send(b"x")
         turn_until(loop, lambda: service.received)
-    assert seat.counts.slow == 1
+    assert host.counts.slow == 1
     record = next(r for r in caplog.records if "held the loop" in r.getMessage())
     assert (record.fields["service"], record.fields["plugin"], record.fields["ms"]) == ("snail", "garden", 300)
 
@@ -654,10 +656,10 @@ def test_a_socket_that_cannot_be_read_is_logged_and_harms_no_other(make_loop, co
         Recorder(router(address), lambda socket, frames: [(socket, frames)], name=name)
         for address, name in zip(addresses, ("good", "bad"), strict=True)
     )
-    loop.add(Seat(good))
+    loop.add(ServiceHost(good))
     doomed, own = zmq.Context(), loop._context
     loop._context = doomed
-    broken = loop.add(Seat(bad))
+    broken = loop.add(ServiceHost(bad))
     loop._context = own
     client = dealer_to(context, addresses[0])
     client.send(b"before")
@@ -665,7 +667,7 @@ def test_a_socket_that_cannot_be_read_is_logged_and_harms_no_other(make_loop, co
     ending = threading.Thread(target=doomed.term)  # every call on its sockets fails from now on: ETERM
     ending.start()
     try:
-        counts = broken.seat.counts
+        counts = broken.host.counts
         turn_until(loop, lambda: counts.dropped["unreadable socket"] >= 2)
         client.send(b"after")
         turn_until(loop, lambda: len(good.received) == 2)
@@ -673,7 +675,7 @@ def test_a_socket_that_cannot_be_read_is_logged_and_harms_no_other(make_loop, co
         turn_until(loop, lambda: counts.dropped["unreadable socket"] >= tried + 3)
         assert time.monotonic() - begun >= 2 * DRAIN_PAUSE, "it is left alone in between"
         assert [record.getMessage() for record in caplog.records].count("socket cannot be read; retrying") == 1
-        assert not broken.seat.quarantined
+        assert not broken.host.quarantined
     finally:
         loop.remove(broken)
         ending.join(LONG_MS / 1000)
@@ -687,7 +689,7 @@ def test_an_address_that_cannot_be_opened_leaves_nothing_open(make_loop, ipc):
     )
     loop = make_loop()
     with pytest.raises(Exception, match="/no/such/place"):
-        loop.add(Seat(service))
+        loop.add(ServiceHost(service))
     assert loop.stations == []
     assert not Path(first.removeprefix("ipc://")).exists()
 
@@ -707,7 +709,7 @@ def test_a_lost_connection_is_told_to_a_service_that_watches(make_loop, context,
 
     service = Watches(router(address, watch_peers=True))
     loop = make_loop()
-    seat = loop.add(Seat(service)).seat
+    host = loop.add(ServiceHost(service)).host
     gone, stays = dealer_to(context, address), dealer_to(context, address)
     gone.send(b"1")
     stays.send(b"2")
@@ -719,12 +721,12 @@ def test_a_lost_connection_is_told_to_a_service_that_watches(make_loop, context,
 
     def found_out():
         # more than once: for a moment after the event the ROUTER still takes messages for the connection
-        seat.sends.append(("main", (peers[b"1"], b"still there?")))
+        host.sends.append(("main", (peers[b"1"], b"still there?")))
         return len(lost) > 1
 
     turn_until(loop, found_out)
     assert lost[1] == (peers[b"1"], "EHOSTUNREACH")
-    seat.sends.append(("main", (peers[b"2"], b"still there?")))
+    host.sends.append(("main", (peers[b"2"], b"still there?")))
     loop.run_once(0)
     assert stays.recv() == b"still there?"
 
@@ -733,7 +735,7 @@ def test_a_call_may_remove_a_service_that_has_messages_waiting(make_loop, contex
     address = ipc()
     service = Recorder(router(address))
     loop = make_loop()
-    station = loop.add(Seat(service))
+    station = loop.add(ServiceHost(service))
     dealer_to(context, address).send(b"x")
     turn_until(loop, lambda: service.received)
     loop.call(lambda: loop.remove(station))
@@ -752,13 +754,13 @@ def test_jobs_that_were_given_up_do_not_begin_any_more(make_loop, context, ipc):
 
     service = Worker(router(address), work)
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     for number in range(6):
         client.send(b"%d" % number)
     turn_until(loop, lambda: len(service.received) == 6)
     assert loop.finish(0.01) == 6
-    threads = list(loop._jobs._threads)
+    threads = list(loop.stations[0].jobs._threads)
     loop.close()
     gate.set()
     for thread in threads:
@@ -775,7 +777,7 @@ def test_what_is_left_to_send_at_the_end_is_sent(make_loop, context, ipc):
 
     service = Instead(router(address), lambda socket, frames: [(socket, (b"nobody", b"x"))])
     loop = make_loop()
-    loop.add(Seat(service))
+    loop.add(ServiceHost(service))
     client = dealer_to(context, address)
     client.send(b"go")
     turn_until(loop, lambda: service.received)

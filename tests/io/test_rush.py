@@ -10,17 +10,19 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from scale0_core.broker.door import SeatWithDoor
-from scale0_core.broker.seat import Seat, SeatLimits
 from scale0_core.config.settings import LimitSettings, WireSettings
+from scale0_core.container.container import Container
+from scale0_core.container.host import HostLimits, ServiceHost
 from scale0_core.io.loop import Loop
 from scale0_core.io.wire import native_problem
-from scale0_core.service import Endpoint, Job, SocketKind
+from scale0_core.service import Endpoint, FastPath, Job, SocketKind
 
 pytestmark = pytest.mark.skipif(bool(native_problem()), reason=f"no native wire: {native_problem()}")
 
 LONG_MS = 20_000
 MANY = 3_000
+WHO = b"who"
+"""The client that fast paths are for."""
 
 
 class Echo:
@@ -61,13 +63,15 @@ class Echo:
         return ()
 
 
-class Batched(Echo):
-    """The same in batches; every second answer may wait."""
+class Fast(Echo):
+    """The same by a fast path for every second message."""
 
-    def receive_batch(self, socket, messages, now, effects, later):
-        for frames in messages:
-            answers = self.receive(socket, frames, now)
-            (later if self.received % 2 else effects).extend(answers)
+    @property
+    def fast_paths(self):
+        return (FastPath("main", range(2, 10), 0, WHO, self.take),)
+
+    def take(self, socket, frames, now):
+        return self.receive(socket, frames, now) if self.received % 2 else None
 
 
 @contextmanager
@@ -83,7 +87,7 @@ def running(*services, limits=None, observers=()):
 
     loop.wire.rush = counted
     for service in services:
-        loop.add(Seat(service, limits=limits))
+        loop.add(ServiceHost(service, limits=limits))
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -153,20 +157,19 @@ def test_in_a_rush_the_loop_interrupts_nobody(context, address, chosen):
     assert set(policies) == ({os.SCHED_BATCH} if chosen else {os.SCHED_OTHER, os.SCHED_BATCH})
 
 
-@pytest.mark.parametrize("kind", [Echo, Batched])
+@pytest.mark.parametrize("kind", [Echo, Fast])
 def test_all_is_answered_and_counted(context, address, kind):
     reports = []
     with running(kind(address), observers=[reports.append]) as loop:
-        peer = client(context, address)
+        peer = client(context, address, ROUTING_ID=WHO)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number, b"x" * 100])
         got = [int(peer.recv_multipart()[0]) for _ in range(MANY)]
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
     assert sorted(got) == list(range(MANY))
-    if kind is Echo:
-        assert got == sorted(got), "none overtakes another"
+    assert got == sorted(got), "none overtakes another"
     assert rushed(loop) > 0, "it was busy enough"
-    assert (seat.counts.received, seat.counts.sent) == (MANY, MANY)
+    assert (host.counts.received, host.counts.sent) == (MANY, MANY)
     assert sum(report.received.get("echo", 0) for report in reports) == MANY
     assert sum(report.sent for report in reports) == MANY
 
@@ -174,7 +177,7 @@ def test_all_is_answered_and_counted(context, address, kind):
 def test_waiting_is_not_told_as_work(context, address):
     """A rush waits for more; of its time only that counts in which something was done."""
     reports = []
-    with running(Batched(address), observers=[reports.append]) as loop:
+    with running(Fast(address), observers=[reports.append]) as loop:
         peer = client(context, address)
         begun = time.monotonic()
         for _ in range(30):
@@ -190,7 +193,7 @@ def test_waiting_is_not_told_as_work(context, address):
 def test_a_quiet_socket_is_heard_while_another_is_busy(context, address):
     quiet = Echo(address + "2")
     quiet.name = "quiet"
-    with running(Batched(address), quiet) as loop:
+    with running(Fast(address), quiet) as loop:
         busy, other = client(context, address), client(context, address + "2")
         for number in range(MANY):
             busy.send_multipart([b"%d" % number])
@@ -203,7 +206,7 @@ def test_a_quiet_socket_is_heard_while_another_is_busy(context, address):
 
 
 def test_a_deadline_comes_while_a_socket_is_busy(context, address):
-    service = Batched(address)
+    service = Fast(address)
     service.act = lambda frames, number: setattr(service, "due", service.due or loop.clock.now() + 0.02)
     with running(service) as loop:
         peer = client(context, address)
@@ -216,43 +219,43 @@ def test_a_deadline_comes_while_a_socket_is_busy(context, address):
     assert service.fired
 
 
-@pytest.mark.parametrize("kind", [Echo, Batched])
+@pytest.mark.parametrize("kind", [Echo, Fast])
 def test_a_service_that_raises_loses_one_message(context, address, kind):
     def act(frames, number):
         if number % 500 == 0:
             raise ValueError("now and then")
 
-    with running(kind(address, act), limits=SeatLimits(errors=1000)) as loop:
-        peer = client(context, address)
+    with running(kind(address, act), limits=HostLimits(errors=1000)) as loop:
+        peer = client(context, address, ROUTING_ID=WHO)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         got = {int(peer.recv_multipart()[0]) for _ in range(MANY - MANY // 500)}
-        counts = loop.stations[0].seat.counts
+        counts = loop.stations[0].host.counts
     assert len(got) == MANY - MANY // 500
     assert (counts.received, counts.errors) == (MANY, MANY // 500)
     assert rushed(loop) > 0
 
 
-@pytest.mark.parametrize("kind", [Echo, Batched])
+@pytest.mark.parametrize("kind", [Echo, Fast])
 def test_a_service_that_raises_too_often_is_put_out(context, address, kind):
     def act(frames, number):
         if number > 1000:
             raise ValueError("always")
 
-    with running(kind(address, act), limits=SeatLimits(errors=5)) as loop:
-        peer = client(context, address)
+    with running(kind(address, act), limits=HostLimits(errors=5)) as loop:
+        peer = client(context, address, ROUTING_ID=WHO)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         for _ in range(1000):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
         wait_until(lambda: not loop.stations[0].sockets)
-    assert seat.quarantined
-    assert seat.counts.errors == 5
+    assert host.quarantined
+    assert host.counts.errors == 5
 
 
 def test_jobs_are_run(context, address):
-    service = Batched(address)
+    service = Fast(address)
     service.act = lambda frames, number: [Job("key", len, frames)] if number % 100 == 0 else None
     with running(service):
         peer = client(context, address)
@@ -266,7 +269,7 @@ def test_jobs_are_run(context, address):
 
 
 def test_what_cannot_be_sent_comes_back(context, address):
-    service = Batched(address)
+    service = Fast(address)
     service.act = lambda frames, number: [("main", (b"nobody", b"x"))] if number % 10 == 0 else None
     with running(service) as loop:
         peer = client(context, address)
@@ -274,24 +277,24 @@ def test_what_cannot_be_sent_comes_back(context, address):
             peer.send_multipart([b"%d" % number])
         for _ in range(MANY - MANY // 10):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
+        host = loop.stations[0].host
     assert rushed(loop) > 0
     assert service.undelivered == [((b"nobody", b"x"), "EHOSTUNREACH")] * (MANY // 10)
-    assert seat.counts.undelivered["main", "EHOSTUNREACH"] == MANY // 10
-    assert seat.counts.errors == 0
+    assert host.counts.undelivered["main", "EHOSTUNREACH"] == MANY // 10
+    assert host.counts.errors == 0
 
 
 def test_a_malformed_send_is_counted(context, address):
-    service = Batched(address)
+    service = Fast(address)
     service.act = lambda frames, number: [("nowhere", (b"x", b"y"))] if number % 1000 == 0 else None
-    with running(service, limits=SeatLimits(errors=1000)) as loop:
+    with running(service, limits=HostLimits(errors=1000)) as loop:
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         for _ in range(MANY - MANY // 1000):
             peer.recv_multipart()
-        seat = loop.stations[0].seat
-    assert seat.counts.errors == MANY // 1000
+        host = loop.stations[0].host
+    assert host.counts.errors == MANY // 1000
 
 
 def test_a_peer_that_reads_late_gets_all(context, address):
@@ -305,27 +308,28 @@ def test_a_peer_that_reads_late_gets_all(context, address):
             quick.send_multipart([b"%d" % number])
             assert quick.recv_multipart() == [b"%d" % number]
         assert [int(late.recv_multipart()[0]) for _ in range(MANY)] == list(range(MANY))
-        seat = loop.stations[0].seat
-    assert seat.counts.sent == 2 * MANY
+        host = loop.stations[0].host
+    assert host.counts.sent == 2 * MANY
 
 
-def test_a_service_with_a_door_rushes_while_no_task_is_open(context, address):
-    service = Echo(address)
-    seat = SeatWithDoor(service, "main", b"secret")
-    answers = []
-    seat.answer = lambda frames, now: answers.append(frames)
-    assert seat.may_rush
-    seat.take_task((b"", b"", b"", b"", b"echo", b"1", b"x"), 0.0)
-    assert not seat.may_rush
-    seat.take_sends()
-    assert seat.may_rush
-    assert [frames[-1] for frames in answers] == [b"x"]
+def test_a_service_that_takes_tasks_rushes_while_no_task_is_open(context, address):
+    service = Echo(address, tasks=True)
+    host = ServiceHost(service)
+    container = Container()
+    container.add(host)
+    assert host.may_rush
+    host.tasks.post((b"TASK", b"1", b"x"))
+    (receiver,) = container.ready
+    receiver.deliver(0.0)
+    assert not host.may_rush
+    host.take_sends()
+    assert host.may_rush
 
 
 def test_it_can_be_stopped_in_the_middle(context, address):
-    with running(Batched(address)) as loop:
+    with running(Fast(address)) as loop:
         peer = client(context, address)
         for number in range(MANY):
             peer.send_multipart([b"%d" % number])
         peer.recv_multipart()
-    assert not loop.stations[0].seat.later
+    assert not loop.stations[0].host.sends

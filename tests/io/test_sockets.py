@@ -199,6 +199,7 @@ context.destroy(linger=0)
 """
 
 
+@pytest.mark.real
 def test_routing_ids_of_nameless_peers_differ_from_process_to_process_and_from_socket_to_socket():
     ids = [
         int(line, 16)

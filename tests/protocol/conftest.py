@@ -9,12 +9,14 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker import management
-from scale0_core.broker.negotiation import RunningConfig
-from scale0_core.broker.registry import Registry
-from scale0_core.broker.service import BrokerService, NetworkSockets, Reloaded
 from scale0_core.config.changes import Changes
 from scale0_core.config.network import ClientConfig, GroupConfig, NetworkConfig
+from scale0_core.container.container import Container
+from scale0_core.container.registry import Registry
+from scale0_core.network import management
+from scale0_core.network.negotiation import RunningConfig
+from scale0_core.network.service import BrokerService, Reloaded
+from scale0_core.network.sockets import NetworkSockets
 from scale0_core.protocol.states import BrokerState
 from scale0_core.testing import Script
 
@@ -115,9 +117,10 @@ class Talk(Script):
         self.store = MemoryStore()
         self.registry = Registry()
         self.skew = started
+        self.services = Container(b"secret")
         self.broker = BrokerService(
             running, sockets, store=self.store, registry=self.registry, wall_time=lambda: self.wall,
-            state=state, remote_sockets=frozenset(remote),
+            services=self.services, state=state, remote_sockets=frozenset(remote),
         )  # fmt: skip
         self._looked_at = 0
         super().__init__(self.broker, job_delay=job_delay)

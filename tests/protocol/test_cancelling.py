@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scale0_core.broker.inner_worker import InnerCancel, InnerTask, InnerWorker
+from scale0_core.network.service import LAST_WORDS
 from scale0_core.protocol.states import BrokerState
+from scale0_core.protocol.worker import ProtocolWorker, WorkerCancel, WorkerTask
 
 GRAIN = 0.05
 
@@ -148,7 +149,9 @@ def test_a_cancel_that_cannot_be_delivered_tells_that_the_worker_is_gone(talk):
     script.given("c", "echo", "1")
     script.given("d", "echo", "2")
     script.refuse("backend", "w")
-    (lost,) = cancel(script, "c")
+    assert cancel(script, "c") == []
+    script.sleep(LAST_WORDS)
+    lost = script.one()
     assert (lost.to, lost.code, script.state_of("w")) == ("d", 504, None)
 
 
@@ -356,20 +359,20 @@ def test_the_time_that_a_task_without_a_timeout_has_waited_is_gone(talk):
 # services of the core and of plugins that are workers
 
 
-def test_an_inner_worker_says_that_it_takes_cancels_only_if_its_service_does():
-    def ready(worker: InnerWorker) -> dict[str, Any]:
+def test_a_protocol_worker_says_that_it_takes_cancels_only_if_its_service_does():
+    def ready(worker: ProtocolWorker) -> dict[str, Any]:
         worker.offer(["copy"], 0.0)
         ((_, frames),) = worker.receive((b"S0W01", b"CONFIGACK", b'{"config_version":1}'), 0.0)[0]
         return dict(json.loads(frames[2]))
 
-    assert ready(InnerWorker("offers", "w", window=1, cancels=True))["cancel"] is True
-    assert "cancel" not in ready(InnerWorker("offers", "w", window=1))
+    assert ready(ProtocolWorker("offers", "w", window=1, cancels=True))["cancel"] is True
+    assert "cancel" not in ready(ProtocolWorker("offers", "w", window=1))
 
 
-def test_an_inner_worker_hands_on_what_is_cancelled_and_counts_what_it_cannot_read():
-    worker = InnerWorker("offers", "w", window=1, cancels=True)
+def test_a_protocol_worker_hands_on_what_is_cancelled_and_counts_what_it_cannot_read():
+    worker = ProtocolWorker("offers", "w", window=1, cancels=True)
     task = worker.receive((b"S0W01", b"TASK", b"", b"copy", b"7", b"x"), 0.0)[1]
-    assert isinstance(task, InnerTask)
-    assert worker.receive((b"S0W01", b"CANCEL", b"", b"copy", b"7"), 0.0) == ([], InnerCancel(b"7"))
+    assert isinstance(task, WorkerTask)
+    assert worker.receive((b"S0W01", b"CANCEL", b"", b"copy", b"7"), 0.0) == ([], WorkerCancel(b"7"))
     assert worker.receive((b"S0W01", b"CANCEL", b"", b"copy"), 0.0) == ([], None)
     assert worker.malformed == 1

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from scale0_core.broker import dispatch, negotiation
-from scale0_core.broker.service import NetworkSockets
 from scale0_core.config.network import ClientConfig, GroupBroker, GroupConfig, NetworkConfig, User
 from scale0_core.errors import FormatError
+from scale0_core.network import dispatch, negotiation
+from scale0_core.network.sockets import NetworkSockets
 
 B1 = GroupBroker("b1", frontend="tcp://b1:1", backend="tcp://b1:2")
 B2 = GroupBroker("b2", frontend="tcp://b2:1", backend="tcp://b2:2")

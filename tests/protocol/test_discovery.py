@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from scale0_core.broker.registry import Change, Provider, Registry
+from scale0_core.container.registry import Change, Provider, Registry
 from scale0_core.service import Effect, Endpoint, Frames, SocketKind
 from scale0_core.testing import Script
 

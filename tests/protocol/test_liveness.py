@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker.service import BrokerService
+from scale0_core.network.service import BrokerService
 
 GRAIN = 0.05
 
@@ -147,7 +147,7 @@ def test_any_message_is_a_sign_of_life(talk):
      '{"time":0%.6f,"config_version":1}'],
 )  # fmt: skip
 @pytest.mark.parametrize("off", [0, 29.9, -31])
-def test_the_short_way_of_heartbeats_says_the_same_as_the_long_one(talk, monkeypatch, state, options, off):
+def test_the_fast_path_of_heartbeats_answers_as_the_long_one(talk, monkeypatch, state, options, off):
     """A heartbeat as clients write it is answered without a reader of JSON."""
 
     def played() -> list[object]:
@@ -168,7 +168,7 @@ def test_the_short_way_of_heartbeats_says_the_same_as_the_long_one(talk, monkeyp
         return [told, script.broker.counts, approximately(script.ask("list_clients").result)]
 
     short = played()
-    monkeypatch.setattr(BrokerService, "_quick_heartbeat", lambda *_: None)
+    monkeypatch.setattr(BrokerService, "_fast_heartbeat", lambda *_: None)
     assert short == played()
 
 

@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scale0_core.broker.door import BrokerSeat
-from scale0_core.broker.management import LOCK_SECONDS, MOST_CHECKS
-from scale0_core.broker.seat import Seat
 from scale0_core.config.network import GroupBroker, GroupConfig, NetworkConfig, User
+from scale0_core.container.host import ServiceHost
+from scale0_core.network.management import LOCK_SECONDS, MOST_CHECKS
 from scale0_core.protocol.states import BrokerState
 
 USERS = (User("ada", "secret", "admin"), User("oscar", "secret", "operator"), User("vera", "secret", "viewer"))
@@ -144,7 +143,7 @@ def test_a_right_password_forgives_the_wrong_ones(talk):
 
 
 def test_names_that_do_not_exist_cannot_make_the_broker_forget_the_failures_of_one_that_does(talk, monkeypatch):
-    monkeypatch.setattr("scale0_core.broker.management.MOST_REMEMBERED", 10)
+    monkeypatch.setattr("scale0_core.network.management.MOST_REMEMBERED", 10)
     script = talk(users=USERS)
     for number in range(5):
         script.ask("state", who=f"c{number}", **by("ada", "wrong"))
@@ -483,25 +482,25 @@ def test_the_owner_is_told_the_state_of_a_disabled_broker_and_nobody_else_is(tal
 
 @pytest.mark.parametrize("state", list(BrokerState))
 def test_services_of_plugins_have_the_state_of_the_broker(talk, state):
-    script, seat = talk(state=state), Seat(Idle())
-    BrokerSeat(script.broker).rule(seat)
-    assert seat.suspended == {"active": ""}.get(state.value, state.value)
+    script, host = talk(state=state), ServiceHost(Idle())
+    script.services.add(host)
+    assert host.suspended == {"active": ""}.get(state.value, state.value)
     script.store.error = OSError(28, "No space left on device")
     script.request("disable")
-    assert seat.suspended == {"active": ""}.get(state.value, state.value)
+    assert host.suspended == {"active": ""}.get(state.value, state.value)
     script.store.error = None
     script.request("disable")
-    assert seat.suspended == "disabled"
+    assert host.suspended == "disabled"
     script.request("enable")
-    assert seat.suspended == ""
+    assert host.suspended == ""
 
 
 def test_a_joining_broker_that_is_configured_lets_its_services_serve(talk):
-    script, seat = talk(state=BrokerState.JOINING), Seat(Idle())
-    BrokerSeat(script.broker).rule(seat)
-    assert seat.suspended == "joining"
+    script, host = talk(state=BrokerState.JOINING), ServiceHost(Idle())
+    script.services.add(host)
+    assert host.suspended == "joining"
     script.request("reload_config")
-    assert seat.suspended == ""
+    assert host.suspended == ""
 
 
 @pytest.mark.requirement("R67")

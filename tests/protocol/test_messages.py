@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scale0_core.protocol import messages as wire
 from scale0_core.protocol import options as read
 from scale0_core.protocol.codes import Code
-from scale0_core.protocol.messages import MalformedError, read_message, read_options, write_message, write_options
+from scale0_core.protocol.messages import MalformedError, read_message, read_options, write_options
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -70,7 +70,7 @@ def test_any_frames_are_a_message_or_malformed(frames: list[bytes], routed: bool
 )
 def test_what_is_written_is_read_again(header, command, options, body, delimiter):
     envelope = (b"peer", b"") if delimiter else (b"peer",)
-    message = read_message((*envelope, *write_message(header, command, write_options(options), tuple(body))))
+    message = read_message((*envelope, header, command, write_options(options), *body))
     kept = {key: value for key, value in options.items() if value is not None}
     assert message == wire.Message(envelope, header, command, message.options, tuple(body))
     assert dict(message.options) == kept

@@ -216,7 +216,7 @@ def test_on_a_quiet_day_every_call_is_answered(talk):
 
 
 @pytest.mark.requirement("R5")
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.seeds(30)
 def test_workers_die_come_back_stand_still_and_are_cut_off(talk, seed: int):
     """Clients and the broker stay connected, so that every call ends, and in time."""
     world = World(talk, seed, 20.0)
@@ -250,7 +250,7 @@ def test_workers_die_come_back_stand_still_and_are_cut_off(talk, seed: int):
 
 
 @pytest.mark.requirement("R5")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeds(20)
 def test_everything_dies_comes_back_and_is_cut_off(talk, seed: int):
     """Calls may be lost with the broker or the connection; then nothing comes, but never two answers."""
     world = World(talk, 1000 + seed, 20.0)

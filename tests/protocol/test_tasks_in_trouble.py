@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker import dispatch
+from scale0_core.network import dispatch
+from scale0_core.network.service import LAST_WORDS
 from scale0_core.testing import Script
 
 GRAIN = 0.05
@@ -129,9 +130,62 @@ def test_the_other_tasks_of_a_worker_that_is_gone_end_too(talk):
     script.given("c", "echo", "1")
     script.given("c", "echo", "2", retry=True)
     script.refuse("backend", "w")
-    told = script.task("c", "echo", "3")
-    assert sorted((message.number, message.code) for message in told) == [("1", 504), ("3", 503)]
+    never_sent = script.task("c", "echo", "3")
+    script.sleep(LAST_WORDS + GRAIN)
+    lost = script.heard()
+    assert [(message.number, message.code) for message in (*never_sent, *lost)] == [("3", 503), ("1", 504)]
     assert [task.client_id for task in script.broker.dispatcher.services[b"echo"].queue.values()] == [b"2"]
+
+
+def test_the_last_reply_of_a_worker_that_is_gone_already_is_taken(talk):
+    """ZeroMQ takes nothing for a peer that has left, while what that sent before is still to be read."""
+    script = talk()
+    script.join("w", "echo", window=2)
+    first, second = script.given("c", "echo", "1"), script.given("c", "echo", "2", retry=True)
+    script.refuse("backend", "w")
+    script.lose_peer("backend")
+    script.sleep(0.03)  # the broker asks whether it is there
+    assert script.task("d", "echo", "3")[0].code == 503  # it gets nothing more
+    assert script.beat("w") == []
+    assert [(reply.to, reply.number) for reply in script.reply("w", first, b"done")] == [("c", "1")]
+    assert script.state_of("w") == "unresponsive"
+    assert [(reply.to, reply.number) for reply in script.reply("w", second, b"done")] == [("c", "2")]
+    assert (script.state_of("w"), script.broker.dispatcher.counts.redispatched) == (None, 0)
+    script.sleep(1.0)
+    assert (script.heard(), script.broker.dispatcher.tasks) == ([], {})
+
+
+def test_a_worker_that_is_gone_and_says_nothing_more_is_lost_in_a_moment(talk):
+    script = talk()
+    script.join("w", "echo", window=2)
+    script.given("c", "echo", "1")
+    script.given("c", "echo", "2", retry=True)
+    script.refuse("backend", "w")
+    script.lose_peer("backend")
+    script.sleep(0.03)
+    script.join("other", "echo")
+    script.sleep(LAST_WORDS - 0.011)
+    assert script.heard() == []
+    script.sleep(0.002)
+    assert [(said.to, said.command, said.code) for said in script.heard()] == [
+        ("c", "ERROR", 504),
+        ("other", "TASK", None),
+    ]
+
+
+def test_a_worker_that_is_back_under_its_name_gets_tasks_again(talk):
+    script = talk()
+    script.join("w", "echo")
+    script.given("c", "echo", "1")
+    script.refuse("backend", "w")
+    script.lose_peer("backend")
+    script.sleep(0.03)
+    script.accept("backend", "w")
+    script.say("backend", "w", "CHECKCONFIG", identity="w", config_type="JSON")
+    assert [(said.command, said.code) for said in script.heard()] == [("ERROR", 504), ("CONFIG", None)]
+    assert [said.command for said in script.ready("w", "echo")] == ["READYOK"]
+    script.sleep(1.0)
+    assert script.given("c", "echo", "2").to == "w"
 
 
 def test_what_a_client_that_is_gone_had_waiting_is_let_go(talk):

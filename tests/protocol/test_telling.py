@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
-from scale0_core.broker.hosting import DOOR, Host
-from scale0_core.broker.telling import BEAT_EVERY
 from scale0_core.events import KINDS
+from scale0_core.network.dispatch import HOSTED
+from scale0_core.network.telling import BEAT_EVERY
 from scale0_core.protocol.states import BrokerState
 from scale0_core.service import EventSource
 
@@ -144,11 +144,11 @@ def test_bridges_and_services_of_the_broker_itself_are_not_told_of_as_workers(ob
     assert told.all() == [task("ok", None, 0, 0, 4)]
 
     dispatcher, hosting, now = script.broker.dispatcher, script.broker.hosting, script.now
-    hosting.host(Host("echo", "plugin", given=lambda: None, forget=lambda number: None), now)
+    hosting.host("echo", now)
     client = ("frontend", b"c")
     dispatcher.submit(client, (b"c",), b"", (b"echo", b"1", b"work"), now)
     (number,) = dispatcher.tasks
-    dispatcher.reply((DOOR, b"echo"), b"", (b"echo", number, b"four"), now)
+    dispatcher.reply((HOSTED, b"echo"), b"", (b"echo", number, b"four"), now)
     dispatcher.submit(client, (b"c",), b"", (b"echo", b"2", b"work"), now)
     hosting.leave("echo", now)
     assert told.all() == [task("ok", None, 0, 0, 4), task("lost", None, 0, 0)]

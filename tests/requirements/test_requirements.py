@@ -7,6 +7,7 @@ The marks are read from the sources: nothing is imported.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ def is_mark(function: ast.expr) -> bool:
     )
 
 
+@functools.cache
 def proofs() -> dict[str, list[str]]:
     """Give the tests of each requirement."""
     found: dict[str, list[str]] = {}

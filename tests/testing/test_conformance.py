@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from scale0_core.service import Endpoint, Job
+from scale0_core.service import Endpoint, FastPath, Job
 from scale0_core.testing import ConformanceError, check_service
 
 ROUTER = Endpoint(kind="ROUTER", bind=("tcp://127.0.0.1:1",))
@@ -113,6 +113,27 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
 
     assert messages(1) == messages(1)
     assert messages(1) != messages(2)
+
+
+class Shortcut(Echo):
+    """Has a fast path that does something else when a message is long."""
+
+    @property
+    def fast_paths(self):
+        return (FastPath("front", range(2, 9), 1, b"LOGIN", self.take),)
+
+    def take(self, socket, frames, now):
+        return self.receive(socket, frames if len(frames) < 4 else frames[:-1], now)
+
+
+def test_a_fast_path_does_what_receive_does():
+    check_service(Shortcut, samples=[("front", ("peer", "LOGIN"))], messages=20)
+    with pytest.raises(ConformanceError, match="by a fast path") as told:
+        check_service(Shortcut, samples=[("front", ("peer", "LOGIN", "me", "secret"))])
+    assert told.value.frames[1] == b"LOGIN"
+    Shortcut.fast_paths = property(lambda self: (FastPath("front", range(1, 9), 1, b"LOGIN", self.take),))
+    with pytest.raises(ConformanceError, match="no frame 1 in some"):
+        check_service(Shortcut)
 
 
 def test_messages_are_of_every_sort():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scale0_core.broker.connections import ID_IN_USE, REUSE_AFTER
+from scale0_core.container.connections import ID_IN_USE, REUSE_AFTER
 from scale0_core.errors import ServiceFaultError
 from scale0_core.service import Connect, Disconnect, Endpoint
 from scale0_core.testing import ConformanceError, Script, SimNetwork, check_service
@@ -243,7 +243,7 @@ class Wanderer:
         raise AssertionError(reason)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_every_message_is_accounted_for_when_nodes_that_move_are_killed(seed):
     def play():
         net = SimNetwork(seed, loss=0.1, duplication=0.1, reordering=0.1, trace=True)

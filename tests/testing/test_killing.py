@@ -8,6 +8,8 @@ import pytest
 
 from scale0_core.testing import KilledBroker, ProcessBroker
 
+pytestmark = pytest.mark.real
+
 
 def test_a_round_kills_the_broker_then_checks_another_one_on_the_same_data():
     calls: list[str] = []
@@ -40,3 +42,20 @@ def test_a_check_that_fails_says_in_which_round():
 def test_a_plant_runs_in_the_process_of_the_broker():
     with KilledBroker(["echo"], plant='import sys; print(\'{"event": "planted"}\', file=sys.stderr)') as killed:
         assert killed.broker.wait_for("planted")
+
+
+ALWAYS_WRITING = """
+import itertools, os, pathlib, threading
+
+def write():
+    for number in itertools.count():
+        pathlib.Path(os.environ["SCALE0_SLOW_DISK"], str(number % 100)).touch()
+
+threading.Thread(target=write, daemon=True).start()
+"""
+
+
+def test_the_disk_is_removed_after_its_broker_has_ended():
+    with KilledBroker(["echo"], plant=ALWAYS_WRITING) as killed:
+        folder = killed.disk.folder
+    assert not folder.exists()

@@ -251,7 +251,7 @@ def test_a_service_error_in_a_job_function_is_a_result_not_a_failure():
     net.add("ledger", lambda node: [Wrong(node)])
     net.add("writer", lambda node: [Writer(node)])
     net.run(0.5)
-    counts = net.nodes["ledger"].seats[0].counts
+    counts = net.nodes["ledger"].service_hosts[0].counts
     assert counts.jobs_failed == counts.jobs > 0
 
 

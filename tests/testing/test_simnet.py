@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from random import Random
 from typing import ClassVar
 
 import pytest
 
-from scale0_core.broker.seat import SeatLimits
+from scale0_core.container.host import HostLimits
 from scale0_core.service import Endpoint, Job
 from scale0_core.testing import SimFailure, SimNetwork, Weather
 
@@ -286,10 +287,10 @@ def test_what_a_service_raises_ends_a_strict_run(service, message):
 def test_without_strict_the_seat_counts_as_in_a_broker():
     net = broken_network(Broken, strict=False)
     net.run(2)
-    seat = net.nodes["hub"].seats[0]
-    assert seat.quarantined
-    assert seat.counts.errors == 10
-    assert seat.counts.dropped == {"quarantined": 40}
+    host = net.nodes["hub"].service_hosts[0]
+    assert host.quarantined
+    assert host.counts.errors == 10
+    assert host.counts.dropped == {"quarantined": 40}
     assert net.counts.delivered == 50
 
 
@@ -297,7 +298,7 @@ def test_malformed_sends_are_counted():
     net = broken_network(Malformed, strict=False)
     net.run(2)
     assert net.counts.dropped["malformed"] >= 10
-    assert net.nodes["hub"].seats[0].quarantined
+    assert net.nodes["hub"].service_hosts[0].quarantined
 
 
 class Slow(Echo):
@@ -318,7 +319,7 @@ def test_jobs_take_time_and_keep_the_order_of_their_key():
     net.add("hub", lambda node: [Slow()])
     net.add("client0", lambda node: [Client(10)])
     net.run(0.2)
-    assert net.nodes["hub"].seats[0].jobs.in_flight > 0
+    assert net.nodes["hub"].service_hosts[0].jobs.in_flight > 0
     net.run(5)
     assert client(net).answers == list(range(1, 11))
 
@@ -328,7 +329,7 @@ def test_jobs_fail():
     net.add("hub", lambda node: [Slow()])
     net.add("client0", lambda node: [Client(100)])
     net.run(5)
-    failed = net.nodes["hub"].seats[0].counts.jobs_failed
+    failed = net.nodes["hub"].service_hosts[0].counts.jobs_failed
     assert 10 < failed < 60
     assert client(net).answers.count(-1) == failed
 
@@ -355,12 +356,12 @@ def test_jobs_of_a_killed_node_do_not_go_on():
 def test_a_seat_with_too_many_jobs_gets_no_messages_meanwhile():
     most = 0
     net = SimNetwork(1, job_delay=(0.1, 0.1))
-    net.add("hub", lambda node: [Slow()], limits=SeatLimits(jobs=2))
+    net.add("hub", lambda node: [Slow()], limits=HostLimits(jobs=2))
     net.add("client0", lambda node: [Client(20)])
 
     def few_jobs():
         nonlocal most
-        most = max(most, net.nodes["hub"].seats[0].jobs.in_flight)
+        most = max(most, net.nodes["hub"].service_hosts[0].jobs.in_flight)
 
     net.invariant(few_jobs)
     net.run(0.5)
@@ -398,8 +399,43 @@ def test_nodes_have_a_randomness_of_their_own():
     assert numbers() == numbers(two=None)
 
 
-@pytest.mark.slow
-def test_a_thousand_seeds_of_echo():
-    for seed in range(1000):
-        net = play_faults(seed)
-        assert net.run_until(lambda net=net: net.in_flight == 0, limit=10), seed
+def calls_per_step(nodes, steps=3000):
+    """Count the Python calls of a step, which is its cost on a machine of any speed; some nodes come and go."""
+    net = small_network(1, clients=nodes, count=10_000)
+    net.run(0.2)
+    for number in range(5):
+        name = f"client{number}"
+        net.at(net.now + 0.001 * number, lambda name=name: net.partition([name], ["hub"]))
+        net.at(net.now + 0.005 * number, lambda name=name: (net.heal(), net.restart(name)))
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for _ in range(steps):
+            net.step()
+    finally:
+        sys.setprofile(None)
+    return calls / steps
+
+
+def test_a_step_costs_the_same_in_a_network_of_any_size():
+    assert calls_per_step(400) < 1.1 * calls_per_step(20)
+
+
+def test_messages_are_counted_where_they_are_on_demand():
+    net = small_network(1)
+    net.run(3)
+    net.check()
+    net.nodes["hub"].sockets[0].inbox.append((None, (b"from nowhere",)))
+    with pytest.raises(SimFailure, match=r"1 messages are under way.*all was well at step \d+"):
+        net.check()
+
+
+@pytest.mark.seeds(100)
+def test_echo_comes_to_rest_whatever_the_seed(seed: int):
+    net = play_faults(seed)
+    assert net.run_until(lambda: net.in_flight == 0, limit=10)

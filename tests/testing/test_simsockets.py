@@ -95,7 +95,7 @@ def test_router_says_when_a_peer_is_unknown_or_gone():
     net.nodes["hub"].hosts[0].begin()
     net.run(3)
     assert hub.returned == [((peer, b"late"), "EHOSTUNREACH"), ((b"nobody", b"x"), "EHOSTUNREACH")]
-    assert net.nodes["hub"].seats[0].counts.undelivered["s", "EHOSTUNREACH"] == 2
+    assert net.nodes["hub"].service_hosts[0].counts.undelivered["s", "EHOSTUNREACH"] == 2
     assert net.counts.dropped["EHOSTUNREACH"] == 2
 
 

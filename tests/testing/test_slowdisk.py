@@ -12,6 +12,8 @@ import pytest
 
 from scale0_core.testing import SlowDisk
 
+pytestmark = pytest.mark.real
+
 
 def run(disk: SlowDisk, code: str) -> str:
     environment = {**os.environ, **disk.environment}

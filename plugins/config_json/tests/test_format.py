@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_config_json.format import FORMAT
-from scale0_config_json.plugin import scale0_plugin_info
+from scale0_config_json.plugin import JsonPlugin
 from scale0_core.api import MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH, FormatError, Node
 
 ANY_JSON = st.recursive(
@@ -145,7 +145,7 @@ def test_what_cannot_be_expressed_is_refused(node):
 
 
 def test_says_what_it_is():
-    info = scale0_plugin_info()
+    info = JsonPlugin().scale0_plugin_info()
     assert (info.summary, info.safe_by_default, info.settings) == (
         "reads and writes configurations as JSON", True, None,
     )  # fmt: skip

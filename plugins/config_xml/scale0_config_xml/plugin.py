@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from scale0_config_xml.format import FORMAT
 from scale0_core.api import PluginInfo, hookimpl
 
 
-@hookimpl
-def scale0_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary=f"reads and writes configurations as {FORMAT.name}", api=(1, 1), safe_by_default=True)
+class XmlPlugin:
+    """Reads and writes configurations as XML."""
+
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        """Describe the plugin."""
+        return PluginInfo(summary="reads and writes configurations as XML", api=(2, 2), safe_by_default=True)

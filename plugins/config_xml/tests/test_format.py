@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_config_xml.format import FORMAT
-from scale0_config_xml.plugin import scale0_plugin_info
+from scale0_config_xml.plugin import XmlPlugin
 from scale0_core.api import MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH, FormatError, Node
 
 NAMES = st.text("abz_", min_size=1, max_size=3)
@@ -162,5 +162,5 @@ def test_what_cannot_be_expressed_is_refused(node):
 
 
 def test_says_what_it_is():
-    info = scale0_plugin_info()
+    info = XmlPlugin().scale0_plugin_info()
     assert (info.summary, info.safe_by_default, info.settings) == ("reads and writes configurations as XML", True, None)

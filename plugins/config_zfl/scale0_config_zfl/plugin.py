@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from scale0_config_zfl.format import FORMAT
 from scale0_core.api import PluginInfo, hookimpl
 
 
-@hookimpl
-def scale0_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary=f"reads and writes configurations as {FORMAT.name}", api=(1, 1), safe_by_default=True)
+class ZflPlugin:
+    """Reads and writes configurations as ZFL."""
+
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        """Describe the plugin."""
+        return PluginInfo(summary="reads and writes configurations as ZFL", api=(2, 2), safe_by_default=True)

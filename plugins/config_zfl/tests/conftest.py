@@ -56,7 +56,7 @@ def _text(data: bytes) -> str:
 
 
 @pytest.fixture(scope="session")
-def czmq() -> Callable[[bytes], Tree | None]:
+def czmq(real: None) -> Callable[[bytes], Tree | None]:
     try:
         return Czmq(ctypes.util.find_library("czmq") or "libczmq.so.4")
     except OSError:

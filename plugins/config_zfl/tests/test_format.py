@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_config_zfl.format import FORMAT, ZflFormat
-from scale0_config_zfl.plugin import scale0_plugin_info
+from scale0_config_zfl.plugin import ZflPlugin
 from scale0_core.api import MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH, FormatError, Node
 
 TEXT = b"""\
@@ -122,5 +122,5 @@ def test_a_certificate_of_czmq_is_read():
 
 
 def test_says_what_it_is():
-    info = scale0_plugin_info()
+    info = ZflPlugin().scale0_plugin_info()
     assert (info.summary, info.safe_by_default, info.settings) == ("reads and writes configurations as ZFL", True, None)

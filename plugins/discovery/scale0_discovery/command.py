@@ -4,21 +4,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
+from scale0_core.api import records
 from scale0_core.cli import kit
 
-if TYPE_CHECKING:
-    import zmq
-
-    from scale0_discovery.watching import Watch
-
-FIX = "start a broker with the plugin discovery: scale0 broker; or name another one with --name or --address"
+FIX = "start a broker with the plugin discovery: scale0 broker; or choose one: --broker NAME|ADDRESS"
 COLUMNS = {
     "service": "service", "provider": "provider", "kind": "kind", "state": "state", "version": "version",
     "metadata": "metadata", "endpoints": "endpoints",
@@ -27,14 +21,8 @@ ADVICE = {
     "service": "service", "group": "group", "advice": "advice", "workers_now": "now", "workers_wanted": "wanted",
     "utilisation": "utilisation", "share": "share", "reason": "reason",
 }  # fmt: skip
-SILENCE = 15.0
-"""Seconds without a message, bookmarks included, after which a watch looks whether the broker is still there."""
-
-_address = click.option("--address", metavar="ADDRESS", help="Where queries go; by default the broker's ipc address.")
-_name = click.option("--name", default="default", show_default=True, metavar="BROKER", help="Which broker here.")
-_timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0), help="Seconds."
-)
+_broker = kit.broker_option("--name", "--address")
+_timeout = click.option("--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(0), help="Seconds.")
 
 
 @click.group()
@@ -54,19 +42,18 @@ def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
 @click.option("--metadata", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="May be given several times.")
 @click.option("--state", help="Only those in this state: responsive, unresponsive, lost, quarantined.")
 @click.option("--gone", is_flag=True, help="Those that went instead, with the revision at which they did.")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
 def ls(
     *, service: str | None, versions: str | None, metadata: dict[str, str], state: str | None, gone: bool,
-    address: str | None, name: str, timeout: float,
+    broker: str | None, timeout: float,
 ) -> None:  # fmt: skip
     """List who offers SERVICE, or all services."""
     wanted = {"service": service, "version": versions, "metadata": metadata or None, "state": state, "gone": gone}
     options = {key: value for key, value in wanted.items() if value is not None}
     rows: list[dict[str, Any]] = []
-    place = _place(address, name)
+    place = _requests(broker)
     answer = _ask(place, "LIST", options, timeout)
     rows += answer["providers"]
     while answer["more"] is not None:
@@ -80,13 +67,12 @@ def ls(
 
 @main.command()
 @click.argument("service")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def show(service: str, address: str | None, name: str, timeout: float) -> None:
+def show(service: str, broker: str | None, timeout: float) -> None:
     """Show all about SERVICE: who offers it, where, and its figures. Ends with 1 when nobody can answer."""
-    info = _ask(_place(address, name), "INFO", {"service": service}, timeout)
+    info = _ask(_requests(broker), "INFO", {"service": service}, timeout)
     kit.emit("scale0.discovery.service/1", info, show=lambda: _show(info))
     if not info["alive"]:
         kit.finish(kit.Exit.NEGATIVE)
@@ -94,13 +80,12 @@ def show(service: str, address: str | None, name: str, timeout: float) -> None:
 
 @main.command()
 @click.argument("service", required=False)
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def advice(service: str | None, address: str | None, name: str, timeout: float) -> None:
+def advice(service: str | None, broker: str | None, timeout: float) -> None:
     """Show where SERVICE, or any, should have how many workers. Others advise it; nothing is moved by it."""
-    told = _ask(_place(address, name), "ADVICE", {} if service is None else {"service": service}, timeout)
+    told = _ask(_requests(broker), "ADVICE", {} if service is None else {"service": service}, timeout)
     if kit.output_format() == "table":
         kit.say(_age(told))
         told["rows"] = [{key: _safe(value) for key, value in row.items()} for row in told["rows"]]
@@ -111,65 +96,49 @@ def advice(service: str | None, address: str | None, name: str, timeout: float) 
 
 @main.command()
 @click.argument("service", required=False)
-@click.option("--watch-address", metavar="ADDRESS", help="Where changes are published; by default as the broker says.")
+@click.option("--watch-address", metavar="ADDRESS", help="Where changes are published, unless where the broker says.")
 @click.option("--since", metavar="REVISION", type=click.IntRange(min=0), help="Begin after this one, not with a list.")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many changes.")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
 def watch(
-    *, service: str | None, watch_address: str | None, since: int | None, count: int | None, address: str | None,
-    name: str, timeout: float,
+    *, service: str | None, watch_address: str | None, since: int | None, count: int | None, broker: str | None,
+    timeout: float,
 ) -> None:  # fmt: skip
     """Write a line for everybody who offers SERVICE, or any, and one for each change from then on. Ends by Ctrl-C."""
-    from scale0_discovery.watching import RefusedError, Watch
+    from scale0_core.client.kit.drivers import CallerDriver
+    from scale0_discovery.client.following import NewsSession, WatchSession, changes
+    from scale0_discovery.client.watching import RefusedError, Watch
 
     following = Watch(service, revision=since)
-    place = _place(address, name)
-    with kit.connected(place, timeout, FIX) as requests, _subscribed(watch_address, name, address, following) as news:
-        try:
-            for number, change in enumerate(_follow(following, requests, news, timeout), 1):
-                _write(change)
-                if number == count:
-                    return
-        except RefusedError as error:
-            raise kit.NegativeError("the broker refuses", str(error), "nothing is watched", "see the reason") from error
-        except KeyboardInterrupt:
-            kit.say(f"last revision: {following.revision}")
+    place = _requests(broker)
+    published = watch_address or _published_at(place, timeout)
+    with kit.connected(place, timeout, FIX):
+        pass
+    driver = CallerDriver(WatchSession(place, following, timeout, _say_silence))
+    driver.start()
+    try:
+        driver.post(lambda: driver.add(NewsSession(published, driver.session)))
+        for number, change in enumerate(driver.each(changes(driver)), 1):
+            _write(change)
+            if number == count:
+                return
+    except kit.AddressError as error:
+        problem = error.problem
+        raise kit.UsageError(problem.what, problem.why, "nothing is watched", problem.remedy) from error
+    except RefusedError as error:
+        raise kit.NegativeError("the broker refuses", str(error), "nothing is watched", "see the reason") from error
+    except KeyboardInterrupt:
+        kit.say(f"last revision: {following.revision}")
+    finally:
+        driver.close()
 
 
-def _follow(
-    following: Watch, requests: zmq.Socket[bytes], news: zmq.Socket[bytes], timeout: float
-) -> Iterator[Mapping[str, Any]]:
-    """Give the changes as they come; whoever is not there any more is waited for."""
-    import zmq
+def _say_silence() -> None:
+    from scale0_discovery.client.following import SILENCE
 
-    poller = zmq.Poller()
-    poller.register(requests, zmq.POLLIN)
-    poller.register(news, zmq.POLLIN)
-    asked: float | None = None
-    heard = time.monotonic()
-    told = False
-    while True:
-        if asked is None and (request := following.request()) is not None and requests.poll(0, zmq.POLLOUT):
-            requests.send_multipart(request)
-            asked = time.monotonic()
-        ready = dict(poller.poll(200))
-        now = time.monotonic()
-        if requests in ready:
-            asked, heard, told = None, now, False
-            yield from following.answered(tuple(requests.recv_multipart()))
-        if news in ready:
-            heard = now
-            yield from following.published(tuple(news.recv_multipart()))
-        if asked is not None and now - asked > timeout:
-            asked = None  # it went to a broker that is no more
-        if now - heard > SILENCE:
-            following.check()
-            if not told:
-                kit.say(f"Nothing heard for {SILENCE:g} s; waiting for the broker.")
-            heard, told = now, True
+    kit.say(f"Nothing heard for {SILENCE:g} s; waiting for the broker.")
 
 
 def _write(change: Mapping[str, Any]) -> None:
@@ -229,9 +198,9 @@ def _metadata(row: Mapping[str, Any]) -> str:
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
-def _place(address: str | None, name: str) -> str:
-    """Give the address that takes queries."""
-    return address or f"ipc://{kit.runtime_dir(name)}/discovery"
+def _requests(broker: str | None) -> str:
+    """Return where the broker takes queries."""
+    return kit.address_at(broker, "discovery", "requests")
 
 
 def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -241,27 +210,18 @@ def _ask(place: str, command: str, options: dict[str, Any], timeout: float) -> d
         raise kit.NegativeError(
             "the broker refuses", why, "there is no answer", "scale0 discovery ls lists what is there"
         )
-    told: dict[str, Any] = json.loads(answer[1])
-    return told
+    with kit.understanding(place):
+        return records.object_from(answer[1])
 
 
-@contextmanager
-def _subscribed(
-    watch_address: str | None, name: str, address: str | None, following: Watch
-) -> Iterator[zmq.Socket[bytes]]:
-    import zmq
+def _published_at(place: str, timeout: float) -> str:
+    """Ask the broker where it publishes changes."""
+    from scale0_core.client.kit.route import address_of, seen_from
 
-    from scale0_core.client.link import client_socket
-
-    if watch_address is None and address is not None:
-        watch_address = f"{address}-watch" if address.startswith("ipc://") else None
-        if watch_address is None:
-            raise kit.UsageError(
-                "--watch-address is missing", f"changes are not published at {address}, which takes queries",
-                "nothing was asked", "give the address of the socket watch of the service discovery",
-            )  # fmt: skip
-    with zmq.Context() as context, client_socket(context, zmq.SUB) as socket:
-        kit.connect(socket, watch_address or f"ipc://{kit.runtime_dir(name)}/discovery-watch")
-        for topic in following.topics:
-            socket.subscribe(topic)
-        yield socket
+    for row in _ask(place, "INFO", {"service": "discovery"}, timeout)["providers"]:
+        for address in row["sockets"].get("watch", ()):
+            return seen_from(address_of(place), address)
+    raise kit.NegativeError(
+        "the broker publishes no changes", "its service discovery has no socket watch", "nothing is watched",
+        "give the address where it does: --watch-address ADDRESS",
+    )  # fmt: skip

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from scale0_core.api import Provider, Registry
 from scale0_core.testing import Script
-from scale0_discovery.advice import FIELDS, LARGEST, LONGEST_NAME, LONGEST_REASON, MOST_ADVICE
-from scale0_discovery.service import ADVISE_EVERY, SMALL, DiscoveryService
+from scale0_discovery.service.advice import FIELDS, LARGEST, LONGEST_NAME, LONGEST_REASON, MOST_ADVICE
+from scale0_discovery.service.discovery import ADVISE_EVERY, SMALL, DiscoveryService
 from scale0_discovery.settings import DiscoverySettings
 
 AS_OF = "2026-01-31T12:00:00Z"

@@ -12,8 +12,8 @@ import zmq
 
 from scale0_core.api import API_VERSION, Endpoint, PluginInfo, SocketKind, hookimpl
 from scale0_core.client import Client
-from scale0_discovery import plugin as discovery
-from scale0_discovery.watching import Watch
+from scale0_discovery.client.watching import Watch
+from scale0_discovery.plugin import DiscoveryPlugin
 
 SETTINGS = {
     "network": {"default_heartbeat_interval": 200},
@@ -235,7 +235,7 @@ class Early:
 @pytest.mark.requirement("R9")
 def test_hosted_services_are_found_like_workers(scale0_broker, around):
     """The plugins' services and the broker's own stand in the same list."""
-    site = around(scale0_broker.in_thread(modules={"early": Early(), "discovery": discovery}))
+    site = around(scale0_broker.in_thread(extra={"early": Early(), "discovery": DiscoveryPlugin}))
     rows = {row["service"]: row for row in site.ask("LIST")["providers"]}
     assert {"scale0", "early", "discovery"} <= set(rows)
     assert rows["early"]["kind"] == "hosted"
@@ -281,7 +281,7 @@ def test_who_dies_is_waited_for_and_a_quick_restart_is_a_change(site):
 
 def test_a_hosted_service_that_is_put_out_shows_as_such(scale0_broker, around):
     settings = {"limits": {"errors": 3}}
-    site = around(scale0_broker.in_thread(settings=settings, modules={"early": Early(), "discovery": discovery}))
+    site = around(scale0_broker.in_thread(settings=settings, extra={"early": Early(), "discovery": DiscoveryPlugin}))
     (row,) = site.ask("LIST", service="discovery")["providers"]
     assert row["sockets"]["watch"] == [site.broker.address("discovery", "watch")]
     clumsy = site.context.socket(zmq.DEALER)

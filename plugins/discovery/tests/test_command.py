@@ -8,6 +8,8 @@ import sys
 import pytest
 import zmq
 
+pytestmark = pytest.mark.real
+
 
 def command(*arguments):
     return [sys.executable, "-m", "scale0_core", "discovery", *arguments]
@@ -50,7 +52,7 @@ def worker(broker):
 
 def test_lists_what_is_there(address, worker):
     worker("sum", "product", version="1.2.0", zone="eu")
-    done = run("ls", "--address", address)
+    done = run("ls", "--broker", address)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["SERVICE", "PROVIDER", "KIND", "STATE", "VERSION", "METADATA", "ENDPOINTS"]
@@ -60,7 +62,7 @@ def test_lists_what_is_there(address, worker):
 
 def test_lists_what_fits_as_json(address, worker):
     worker("sum", version="1.2.0", zone="eu")
-    asked = ("ls", "--address", address, "-o", "json")
+    asked = ("ls", "--broker", address, "-o", "json")
     (row,) = json.loads(run(*asked, "sum", "--version", ">=1,<2", "--metadata", "zone=eu").stdout)["items"]
     assert (row["provider"], row["metadata"]) == ("w1", {"version": "1.2.0", "zone": "eu"})
     assert json.loads(run(*asked, "--state", "lost").stdout)["items"] == []
@@ -72,14 +74,14 @@ def test_lists_what_fits_as_json(address, worker):
 
 def test_shows_one_service(address, worker):
     worker("sum", version="1.2.0")
-    done = run("show", "sum", "--address", address)
+    done = run("show", "sum", "--broker", address)
     assert done.returncode == 0
     assert done.stdout.startswith("sum: somebody answers\n  w1  worker  responsive  1.2.0\n")
     assert "requests 0" in done.stdout
-    assert json.loads(run("show", "sum", "--address", address, "-o", "json").stdout)["alive"] is True
-    assert address in run("show", "discovery", "--address", address).stdout
+    assert json.loads(run("show", "sum", "--broker", address, "-o", "json").stdout)["alive"] is True
+    assert address in run("show", "discovery", "--broker", address).stdout
     worker()
-    done = run("show", "sum", "--address", address)
+    done = run("show", "sum", "--broker", address)
     assert (done.returncode, "gone at" in done.stdout) == (1, True)
 
 
@@ -102,17 +104,17 @@ def advise(address, *rows):
 
 def test_shows_where_workers_should_be(address, worker):
     worker("sum")
-    done = run("advice", "--address", address)
+    done = run("advice", "--broker", address)
     assert (done.returncode, "no advice" in done.stderr) == (0, True)
     advise(address, ROW, {**ROW, "service": "product"})
-    done = run("advice", "--address", address)
+    done = run("advice", "--broker", address)
     assert "as of 2026-01-31T12:00:00Z, received" in done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["SERVICE", "GROUP", "ADVICE", "NOW", "WANTED", "UTILISATION", "SHARE", "REASON"]
     assert lines[1] == ["sum", "eu", "add", "2", "3", "0.9", "-", "busy", "\\x1b[2J"]
-    told = json.loads(run("advice", "product", "--address", address, "-o", "json").stdout)
+    told = json.loads(run("advice", "product", "--broker", address, "-o", "json").stdout)
     assert (told["as_of"], [row["service"] for row in told["rows"]]) == ("2026-01-31T12:00:00Z", ["product"])
-    shown = run("show", "sum", "--address", address).stdout
+    shown = run("show", "sum", "--broker", address).stdout
     assert "  advice: add in eu: 2 workers now, 3 wanted; busy \\x1b[2J\n" in shown
     assert "advice as of 2026-01-31" in shown
 
@@ -120,14 +122,14 @@ def test_shows_where_workers_should_be(address, worker):
 def test_what_a_worker_says_does_not_reach_the_terminal_as_it_is(address, worker):
     worker("sum", version="\x1b[2J", zone="\x07")
     for asked in (("ls",), ("show", "sum"), ("watch", "sum", "--count", "1")):
-        done = run(*asked, "--address", address)
+        done = run(*asked, "--broker", address)
         assert "\\x1b[2J" in done.stdout
         assert not {"\x1b", "\x07"} & set(done.stdout)
 
 
 def test_watches_and_writes_a_line_for_each_change(address, worker):
     process = subprocess.Popen(
-        command("watch", "sum", "--address", address, "-o", "jsonl", "--count", "3"), stdout=subprocess.PIPE, text=True
+        command("watch", "sum", "--broker", address, "-o", "jsonl", "--count", "3"), stdout=subprocess.PIPE, text=True
     )
     with process:
         worker("sum", version="1")
@@ -147,9 +149,9 @@ def test_watches_and_writes_a_line_for_each_change(address, worker):
 
 def test_watches_from_a_revision_on_until_it_is_interrupted(address, worker):
     worker("sum")
-    revision = json.loads(run("show", "sum", "--address", address, "-o", "json").stdout)["revision"]
+    revision = json.loads(run("show", "sum", "--broker", address, "-o", "json").stdout)["revision"]
     worker("sum", "product")
-    asked = command("watch", "--address", address, "--since", str(revision))
+    asked = command("watch", "--broker", address, "--since", str(revision))
     process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout.readline().split()[1:4] == ["added", "product", "w1"]
@@ -159,21 +161,26 @@ def test_watches_from_a_revision_on_until_it_is_interrupted(address, worker):
 
 
 def test_says_what_is_refused(address):
-    done = run("ls", "--address", address, "--version", "=>1", "-o", "json")
+    done = run("ls", "--broker", address, "--version", "=>1", "-o", "json")
     assert (done.returncode, json.loads(done.stderr)["why"][:3]) == (1, "400")
-    done = run("show", "nobody", "--address", address, "-o", "json")
+    done = run("show", "nobody", "--broker", address, "-o", "json")
     assert (done.returncode, json.loads(done.stderr)["why"][:3]) == (1, "404")
 
 
 def test_says_at_which_stage_there_is_no_broker(tmp_path):
-    done = run("ls", "--address", f"ipc://{tmp_path}/nobody", "--timeout", "0.2", "-o", "json")
+    done = run("ls", "--broker", f"ipc://{tmp_path}/nobody", "--timeout", "0.2", "-o", "json")
     assert (done.returncode, json.loads(done.stderr)["why"].startswith("connecting")) == (69, True)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
         port = silent.bind_to_random_port("tcp://127.0.0.1")
-        done = run("ls", "--address", f"tcp://127.0.0.1:{port}", "--timeout", "0.2", "-o", "json")
+        done = run("ls", "--broker", f"tcp://127.0.0.1:{port}", "--timeout", "0.2", "-o", "json")
     assert (done.returncode, json.loads(done.stderr)["why"].startswith("waiting for the answer")) == (75, True)
 
 
-@pytest.mark.parametrize("wrong", [("ls", "--metadata", "zone"), ("show",), ("ls", "--address", "nowhere")])
+def test_an_address_to_watch_that_is_none_is_wrong_usage(address):
+    done = run("watch", "--broker", address, "--watch-address", "tcp://no where", "-o", "json")
+    assert (done.returncode, json.loads(done.stderr)["what"]) == (64, "cannot connect to tcp://no where")
+
+
+@pytest.mark.parametrize("wrong", [("ls", "--metadata", "zone"), ("show",), ("ls", "--broker", "no/where")])
 def test_refuses_wrong_usage(wrong):
     assert run(*wrong).returncode == 64

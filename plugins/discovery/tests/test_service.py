@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import Provider, Registry, ServiceStats
 from scale0_core.testing import Script, check_service
-from scale0_discovery.service import DiscoveryService
+from scale0_discovery.service.discovery import DiscoveryService
 from scale0_discovery.settings import DiscoverySettings
 
 

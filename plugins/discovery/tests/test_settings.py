@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from scale0_core.api import BrokerContext
-from scale0_discovery.plugin import scale0_plugin_info, scale0_services
+from scale0_discovery.plugin import DiscoveryPlugin
 from scale0_discovery.settings import DiscoverySettings
 
 CONTEXT = BrokerContext(name="here", runtime_dir="/run/here", data_dir="/data/here")
@@ -15,25 +15,25 @@ def test_every_setting_is_explained():
 
 
 def test_listens_in_the_private_folder_of_the_broker():
-    (service,) = scale0_services(DiscoverySettings(), CONTEXT)
+    (service,) = DiscoveryPlugin().scale0_services(DiscoverySettings(), CONTEXT)
     assert service.endpoints["requests"].bind == ("ipc:///run/here/discovery",)
     assert service.endpoints["watch"].bind == ("ipc:///run/here/discovery-watch",)
 
 
 def test_listens_where_it_is_told():
     settings = DiscoverySettings(bind=("tcp://127.0.0.1:5555",), watch=("ipc:///tmp/{name}",))
-    (service,) = scale0_services(settings, CONTEXT)
+    (service,) = DiscoveryPlugin().scale0_services(settings, CONTEXT)
     assert service.endpoints["requests"].bind == ("tcp://127.0.0.1:5555",)
     assert service.endpoints["watch"].bind == ("ipc:///tmp/here",)
 
 
 def test_making_it_changes_nothing():
-    scale0_services(DiscoverySettings(), CONTEXT)
+    DiscoveryPlugin().scale0_services(DiscoverySettings(), CONTEXT)
     assert (CONTEXT.registry._watchers, CONTEXT.registry._grace) == ([], None)
 
 
 def test_each_run_has_an_epoch_of_its_own():
-    one, other = (scale0_services(DiscoverySettings(), CONTEXT)[0] for _ in range(2))
+    one, other = (DiscoveryPlugin().scale0_services(DiscoverySettings(), CONTEXT)[0] for _ in range(2))
     assert one._epoch != other._epoch
 
 
@@ -44,6 +44,6 @@ def test_wrong_times_are_refused(wrong):
 
 
 def test_says_what_it_is():
-    info = scale0_plugin_info()
+    info = DiscoveryPlugin().scale0_plugin_info()
     assert (DiscoverySettings, True) == (info.settings, info.safe_by_default)
     assert info.summary

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale0_discovery.versions import RangeError, VersionRange, parse
+from scale0_discovery.service.versions import RangeError, VersionRange, parse
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.api import Provider, Registry
-from scale0_discovery.service import DiscoveryService
-from scale0_discovery.watching import RefusedError, Watch
+from scale0_discovery.client.watching import RefusedError, Watch
+from scale0_discovery.service.discovery import DiscoveryService
 
 
 def worker(service, provider="w1", **more):

@@ -7,18 +7,20 @@ from scale0_echo.service import EchoService
 from scale0_echo.settings import EchoSettings
 
 
-@hookimpl
-def scale0_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(
-        summary="sends back what it gets, at once, later, or as a digest",
-        api=(1, 1),
-        settings=EchoSettings,
-        safe_by_default=True,
-    )
+class EchoPlugin:
+    """The echo service of one broker."""
 
+    @hookimpl
+    def scale0_plugin_info(self) -> PluginInfo:
+        """Describe the plugin."""
+        return PluginInfo(
+            summary="sends back what it gets, at once, later, or as a digest",
+            api=(2, 2),
+            settings=EchoSettings,
+            safe_by_default=True,
+        )
 
-@hookimpl
-def scale0_services(settings: EchoSettings, context: BrokerContext) -> list[Service]:
-    """Make the one service of this plugin."""
-    return [EchoService(settings, bind=[context.address(address) for address in settings.bind])]
+    @hookimpl
+    def scale0_services(self, settings: EchoSettings, context: BrokerContext) -> list[Service]:
+        """Make the one service of this plugin."""
+        return [EchoService(settings, bind=[context.address(address) for address in settings.bind])]

@@ -17,11 +17,10 @@ Anything else is answered with the frames `ERROR`, a code and a reason.
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Iterable, Mapping
 from itertools import count
 
-from scale0_core.api import KIB, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind
+from scale0_core.api import KIB, Deadlines, Effect, Endpoint, Frames, Job, JobResult, Send, SocketKind, split_envelope
 from scale0_echo.settings import EchoSettings
 
 LONGEST_DELAY_MS = 3_600_000
@@ -34,7 +33,7 @@ class EchoService:
 
     def __init__(self, settings: EchoSettings | None = None, bind: Iterable[str] = ("inproc://echo",)) -> None:
         self._settings = settings or EchoSettings()
-        self._waiting: list[tuple[float, int, Send]] = []
+        self._waiting: Deadlines[int, Send] = Deadlines(0)
         self._numbers = count()
         self.endpoints: Mapping[str, Endpoint] = {
             "requests": Endpoint(
@@ -50,8 +49,7 @@ class EchoService:
         """Answer one request."""
         if len(frames) == 4 and frames[1] == b"ECHO" and not frames[2]:  # the common case, worth a path of its own
             return ((socket, (frames[0], frames[3])),)
-        start = 2 if len(frames) > 1 and not frames[1] else 1  # after the routing id and a REQ socket's empty frame
-        envelope, request = frames[:start], frames[start:]
+        envelope, request = split_envelope(frames)
         if len(request) < 3:
             return [_error(socket, envelope, b"400", b"a request has a command, options and a body")]
         command, options, body = bytes(request[0]), bytes(request[1]), request[2:]
@@ -65,14 +63,11 @@ class EchoService:
 
     def next_deadline(self) -> float | None:
         """Say when the next message is to be sent back."""
-        return self._waiting[0][0] if self._waiting else None
+        return self._waiting.next()
 
     def on_deadline(self, now: float) -> Iterable[Effect]:
         """Send back all that is due."""
-        due = []
-        while self._waiting and self._waiting[0][0] <= now:
-            due.append(heapq.heappop(self._waiting)[2])
-        return due
+        return self._waiting.take(now)
 
     def on_job(self, result: JobResult, now: float) -> Iterable[Effect]:
         """Send the digest that a thread has made."""
@@ -86,7 +81,7 @@ class EchoService:
             return [_error(socket, envelope, b"400", b"LATER takes milliseconds, at most 3600000")]
         if len(self._waiting) >= self._settings.max_waiting:
             return [_error(socket, envelope, b"429", b"too many messages wait already")]
-        heapq.heappush(self._waiting, (now + int(options) / 1000, next(self._numbers), (socket, envelope + body)))
+        self._waiting.set(next(self._numbers), now + int(options) / 1000, (socket, envelope + body))
         return []
 
 

@@ -3,7 +3,7 @@
 import attrs
 
 from scale0_core.api import BrokerContext
-from scale0_echo.plugin import scale0_plugin_info, scale0_services
+from scale0_echo.plugin import EchoPlugin
 from scale0_echo.settings import EchoSettings
 
 CONTEXT = BrokerContext(name="here", runtime_dir="/run/here", data_dir="/data/here")
@@ -14,18 +14,18 @@ def test_every_setting_is_explained():
 
 
 def test_listens_in_the_private_folder_of_the_broker():
-    (service,) = scale0_services(EchoSettings(), CONTEXT)
+    (service,) = EchoPlugin().scale0_services(EchoSettings(), CONTEXT)
     assert service.endpoints["requests"].bind == ("ipc:///run/here/echo",)
 
 
 def test_listens_where_it_is_told():
     settings = EchoSettings(bind=("tcp://127.0.0.1:5555", "ipc:///tmp/{name}"), max_message=99)
-    (service,) = scale0_services(settings, CONTEXT)
+    (service,) = EchoPlugin().scale0_services(settings, CONTEXT)
     endpoint = service.endpoints["requests"]
     assert (endpoint.bind, endpoint.max_message) == (("tcp://127.0.0.1:5555", "ipc:///tmp/here"), 99)
 
 
 def test_says_what_it_is():
-    info = scale0_plugin_info()
+    info = EchoPlugin().scale0_plugin_info()
     assert (EchoSettings, True) == (info.settings, info.safe_by_default)
     assert info.summary

@@ -19,8 +19,7 @@ from scale0_core.cli import kit
 if TYPE_CHECKING:
     from scale0_majordomo.client import Client, Request
 
-ADDRESS = "tcp://127.0.0.1:5555"
-FIX = "start a broker with the plugin majordomo: scale0 broker; or name another one with --address"
+FIX = "start a broker with the plugin majordomo: scale0 broker; or choose one: --broker NAME|ADDRESS"
 LONGEST_CONNECT = 5.0
 LOOK = 0.1
 """Seconds between two looks whether the caller of a command that runs has given up."""
@@ -33,13 +32,11 @@ WORKER_COLUMNS = {
     "service": "service", "worker": "worker", "dialect": "dialect", "credit": "credit", "in_hand": "in hand",
 }  # fmt: skip
 
-_address = click.option(
-    "--address", default=ADDRESS, show_default=True, metavar="ADDRESS", help="Where the broker's requests are taken."
-)
+_broker = kit.broker_option("--address")
 _short_timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0.001), help="Seconds in all."
+    "--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(), help="Seconds in all."
 )
-_seconds = click.FloatRange(min=0.001)
+_seconds = kit.Seconds()
 
 
 @click.group()
@@ -67,11 +64,11 @@ def main() -> None:
 @click.option("--priority", default=0, metavar="N", help="Larger is sooner, where the service is scheduled so.")
 @click.option("--key", default="", metavar="TEXT", help="Always the same worker, where the service is scheduled so.")
 @click.option("--traceparent", default="", metavar="TRACE", help="The W3C trace this belongs to.")
-@_address
+@_broker
 @kit.output_option
 def call(
     *, service: str, body: tuple[str, ...], stream: bool, timeout: float, retry: bool, priority: int, key: str,
-    traceparent: str, address: str,
+    traceparent: str, broker: str | None,
 ) -> None:  # fmt: skip
     """Call SERVICE with BODY, each word a frame of its own, and write the reply to stdout.
 
@@ -85,7 +82,7 @@ def call(
       scale0 majordomo call upper hello -o json
     """  # noqa: D301
     frames = [os.fsencode(word) for word in body]
-    with _client(address, timeout) as client:
+    with _client(broker, timeout) as client:
         if frames in ([], [b"-"]):
             frames = [sys.stdin.buffer.read()]
         began = time.perf_counter()
@@ -120,10 +117,10 @@ def _texts(frames: tuple[bytes, ...] | list[bytes]) -> list[str]:
 
 
 @main.command()
-@_address
+@_broker
 @_short_timeout
 @kit.output_option
-def services(address: str, timeout: float) -> None:
+def services(broker: str | None, timeout: float) -> None:
     """List the services, with their workers and what waits for them.
 
     \b
@@ -131,17 +128,17 @@ def services(address: str, timeout: float) -> None:
       scale0 majordomo services
       scale0 majordomo services -o jsonl | jq 'select(.waiting > 100) | .service'
     """  # noqa: D301
-    with _client(address, timeout) as client:
+    with _client(broker, timeout) as client:
         rows = [{"service": name, **figures} for name, figures in client.services().items()]
     kit.emit("scale0.majordomo.services/1", _printable(rows), columns=SERVICE_COLUMNS)
 
 
 @main.command()
 @click.argument("service", default="")
-@_address
+@_broker
 @_short_timeout
 @kit.output_option
-def workers(service: str, address: str, timeout: float) -> None:
+def workers(service: str, broker: str | None, timeout: float) -> None:
     """List the workers, or those of SERVICE. Ends with 1 when a service is named that has none.
 
     \b
@@ -149,7 +146,7 @@ def workers(service: str, address: str, timeout: float) -> None:
       scale0 majordomo workers
       scale0 majordomo workers upper -o json
     """  # noqa: D301
-    with _client(address, timeout) as client:
+    with _client(broker, timeout) as client:
         rows = client.workers(service)
     kit.emit("scale0.majordomo.workers/1", _printable(rows), columns=WORKER_COLUMNS)
     if service and not rows:
@@ -174,9 +171,9 @@ def _printable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.option("--credit", default=1, show_default=True, type=click.IntRange(1, 256), help="Requests at once.")
 @click.option("--timeout", type=_seconds, metavar="S", help="Seconds after which a run of COMMAND is ended.")
 @click.option("--wait", is_flag=True, help="Wait for a broker that is not there yet.")
-@_address
+@_broker
 def worker(
-    *, service: str, command: tuple[str, ...], credit: int, timeout: float | None, wait: bool, address: str
+    *, service: str, command: tuple[str, ...], credit: int, timeout: float | None, wait: bool, broker: str | None
 ) -> None:
     """Offer SERVICE by running COMMAND for each request.
 
@@ -189,17 +186,18 @@ def worker(
       scale0 majordomo worker upper -- tr a-z A-Z
       scale0 majordomo worker resize --credit 4 -- convert - -resize 50% -
     """  # noqa: D301
-    from scale0_core.client.listening import why_nobody_listens
+    from scale0_core.client.kit.route import target
     from scale0_majordomo.client import Worker
 
-    if not wait and (reason := why_nobody_listens(address)):
-        raise kit.NotReachedError(f"no broker at {address}", reason, "nothing is served", "start it, or use --wait")
-    serving = Worker(address, credit=credit)
+    chosen = kit.chosen_broker(broker, "default" if wait else "")
+    if not wait:
+        kit.insist_on_listener(target(chosen, "majordomo", "requests"), "nothing is served", "start it, or use --wait")
+    serving = Worker(chosen, credit=credit)
     try:
         serving.add(service, _runner(command, timeout))
     except ValueError as error:
         raise kit.UsageError(str(error), "", "nothing is offered", "choose another name") from error
-    kit.say(f"serving {service} at {address}; Ctrl-C ends it")
+    kit.say(f"serving {service} at broker {chosen}; Ctrl-C ends it")
     serving.run()
 
 
@@ -239,9 +237,9 @@ def _runner(command: tuple[str, ...], timeout: float | None) -> Callable[[Reques
 @click.option("--window", default=1000, show_default=True, type=click.IntRange(min=1), help="How many at once.")
 @click.option("--size", default=100, show_default=True, type=click.IntRange(min=0), help="Bytes of each.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="S", type=_seconds, help="Seconds for each.")
-@_address
+@_broker
 @kit.output_option
-def bench(service: str, requests: int, window: int, size: int, timeout: float, address: str) -> None:
+def bench(service: str, requests: int, window: int, size: int, timeout: float, broker: str | None) -> None:
     """Call SERVICE many times, and tell how fast it is; without one, an echo that this command offers itself.
 
     \b
@@ -251,11 +249,11 @@ def bench(service: str, requests: int, window: int, size: int, timeout: float, a
     """  # noqa: D301
     from scale0_majordomo.client import Worker
 
-    echo = Worker(address, credit=min(window, 1000), threads=1)
+    echo = Worker(kit.chosen_broker(broker), credit=min(window, 1000), threads=1)
     own = service or f"bench.{secrets.token_hex(4)}"
     if not service:
         echo.add(own, lambda request: request)
-    with _client(address, timeout) as client, echo:
+    with _client(broker, timeout) as client, echo:
         echo.wait_ready(timeout)
         row = _measure(client, own, requests, window, bytes(size))
     figures = {"service": own, "requests": requests, "window": window, "size": size, **row}
@@ -287,10 +285,11 @@ def _measure(client: Client, service: str, requests: int, window: int, payload: 
 # --- the broker -------------------------------------------------------------------------------------------------------
 
 
-def _client(address: str, timeout: float) -> Client:
+def _client(broker: str | None, timeout: float) -> Client:
     """Make a client; an error says at once that nobody is there."""
     from scale0_majordomo.client import Client
 
-    with kit.connected(address, min(timeout, LONGEST_CONNECT), FIX):
+    chosen = kit.chosen_broker(broker)
+    with kit.connected(kit.address_at(chosen, "majordomo", "requests"), min(timeout, LONGEST_CONNECT), FIX):
         pass
-    return Client(address, timeout=timeout)
+    return Client(chosen, timeout=timeout)

@@ -5,13 +5,12 @@ What is read never raises: a message that makes no sense is None.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from scale0_core.api import Frames
+from scale0_core.api import Frames, records
 
 MAX_ENVELOPE = 8
 """Frames in front of a header: the routing ids of so many proxies."""
@@ -166,13 +165,10 @@ def _is_id(rest: Frames) -> bool:
 
 def read_options(text: bytes) -> dict[str, Any] | None:
     """Read options; None when they make no sense."""
-    if not text:
-        return {}
     try:
-        options = json.loads(text)
-    except (ValueError, RecursionError):
+        return records.object_from(text)
+    except records.MalformedError:
         return None
-    return options if isinstance(options, dict) else None
 
 
 def stands_for_nothing(options: bytes) -> bool:

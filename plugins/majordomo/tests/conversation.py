@@ -8,8 +8,8 @@ from collections import Counter
 import attrs
 
 from scale0_core.testing import Script
-from scale0_majordomo.desk import DRAINING
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.desk import DRAINING
+from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 SOCKET = "requests"
@@ -221,9 +221,9 @@ def conserved(service):
             assert each in service._queues
             assert service._sweep_due <= max(each.next_due, service._sweep_due)
     assert all(not request.done for request in service._open.values())
-    assert sum(timer[2].done for timer in service._timers) == service._timers_over
-    alive = [alarm[2] for alarm in service._watch.alarms if alarm[2].credit]
-    assert sorted(map(id, alive)) == sorted(map(id, service._workers.values())), "one alarm for each worker"
+    assert len(service._timers) == sum(request.timed for request in service._open.values())
+    assert all(worker in service._watch.alarms for worker in service._workers.values())
+    assert len(service._watch.alarms) == len(service._workers), "one alarm for each worker"
 
 
 def nothing_left(service):
@@ -233,5 +233,5 @@ def nothing_left(service):
     assert not service._open
     assert not service._queues
     assert not service._gone
-    assert not [alarm for alarm in service._watch.alarms if alarm[2].credit]
-    assert not [timer for timer in service._timers if not timer[2].done]
+    assert not len(service._watch.alarms)
+    assert not len(service._timers)

@@ -146,7 +146,7 @@ class Library:
 
     @property
     def doubled(self) -> int:
-        return self.client._session.late + self.client._session.malformed
+        return self.client.late + self.client._session.malformed
 
     def close(self) -> None:
         self.client.close()

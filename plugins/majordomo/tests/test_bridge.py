@@ -15,10 +15,10 @@ from scale0_core.client import Client as Scale0Client
 from scale0_core.client import Worker as Scale0Worker
 from scale0_core.testing import Script, check_service
 from scale0_majordomo import CallTimedOutError, Client, RemoteError, Worker
-from scale0_majordomo.bridge import Bridge
-from scale0_majordomo.bridged import BridgedMajordomo
+from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridged import BridgedMajordomo
+from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings
-from scale0_majordomo.titanic_store import Store
 
 
 def bridged(registry: Registry | None = None) -> BridgedMajordomo:
@@ -372,7 +372,7 @@ class Reverse:
 class ReversePlugin:
     @hookimpl
     def scale0_plugin_info(self):
-        return PluginInfo(summary="reverses", api=(1, 1))
+        return PluginInfo(summary="reverses", api=(2, 2))
 
     @hookimpl
     def scale0_services(self, context):
@@ -382,9 +382,9 @@ class ReversePlugin:
 @pytest.mark.requirement("R94")
 def test_in_a_real_broker_mdp_clients_reach_what_plugins_host(scale0_broker):
     settings = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
-    broker = scale0_broker.in_thread(["majordomo"], settings, modules={"reverse": ReversePlugin()})
+    broker = scale0_broker.in_thread(["majordomo"], settings, extra={"reverse": ReversePlugin()})
     mdp = broker.address("majordomo", "requests")
-    with Client(mdp, timeout=20) as client:  # it waits if the plugin's door is not open yet
+    with Client(mdp, timeout=20) as client:  # it waits if the broker does not offer the plugin's service yet
         assert client.call("reverse", b"abc", b"xy") == (b"cba", b"yx")
     for kind, asked, answered in (
         (zmq.REQ, [b"MDPC01", b"reverse", b"abc"], [b"MDPC01", b"reverse", b"cba"]),

@@ -15,8 +15,8 @@ from scale0_core.client import Client as Scale0Client
 from scale0_core.client import Worker as Scale0Worker
 from scale0_core.testing import Script
 from scale0_majordomo import Client, RemoteError, Worker, aio
-from scale0_majordomo.bridge import Bridge
-from scale0_majordomo.bridged import BridgedMajordomo
+from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridged import BridgedMajordomo
 from scale0_majordomo.settings import MajordomoSettings
 
 # tasks of Scale0 for workers of MDP, on virtual time

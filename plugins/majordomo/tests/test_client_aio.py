@@ -1,10 +1,8 @@
-"""Clients and workers with asyncio, with real brokers."""
+"""What only clients and workers with asyncio do, with real brokers: async handlers, and how they are cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
 import sys
 import threading
 
@@ -13,12 +11,8 @@ import pytest
 from scale0_majordomo.aio import (
     CallTimedOutError,
     Client,
-    ClosedError,
-    NoBrokerError,
     RemoteError,
-    Stage,
     Worker,
-    WorkerError,
 )
 
 BIND = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
@@ -251,93 +245,12 @@ def test_a_plain_generator_that_is_cancelled_while_it_runs_is_closed_afterwards(
             async with client.stream("parts") as stream:
                 assert await stream.__anext__() == (b"1",)
                 await until(begun.is_set)
+            while not (await client.services())["parts"]["cancelled"]:
+                pass
+            go_on.set()
+            await until(closed.is_set)
             while (await client.workers())[0]["in_hand"]:
                 pass
             assert (await client.services())["parts"]["errors"] <= 1
-            go_on.set()
-            await until(closed.is_set)
-
-    run(main)
-
-
-def test_nobody_there_is_told(here):
-    async def main() -> None:
-        async with Client(here + "x", timeout=1000) as client:
-            with pytest.raises(NoBrokerError):
-                await client.call("s")
-        async with Client(here + "x", timeout=0.2, wait_for_broker=True) as client:
-            with pytest.raises(CallTimedOutError) as caught:
-                await client.call("s")
-            assert caught.value.stage is Stage.CONNECTING
-        with pytest.raises(ClosedError):
-            await client.call("s")
-        worker = Worker(here + "x")
-        worker.add("s", lambda request: None)
-        await worker.start()
-        with pytest.raises(WorkerError):
-            await worker.wait_ready(0.1)
-        with pytest.raises(RuntimeError):
-            await worker.start()
-        await worker.stop()
-
-    run(main)
-
-
-def test_draining_finishes_what_is_in_hand(here):
-    async def main() -> None:
-        begun = asyncio.Event()
-        worker = Worker(here)
-
-        @worker.service("slow")
-        async def slow(request):
-            begun.set()
-            await asyncio.sleep(0.2)
-            return b"done"
-
-        worker.add("other", lambda request: b"other")
-        async with Client(here) as client:
-            await worker.start()
-            future = client.submit("slow")
-            assert (await client.call("other")).body == b"other"
-            assert await worker.remove("other")
-            while await client.offers("other"):  # its farewell comes over another connection
-                pass
-            await begun.wait()
-            assert await worker.drain()
-            assert (await future).body == b"done"
-            while await client.offers("slow"):
-                pass
-
-    run(main)
-
-
-PROGRAM = """
-import asyncio, sys
-from scale0_majordomo.aio import Worker
-
-async def main():
-    worker = Worker(sys.argv[1])
-
-    @worker.service("job")
-    async def job(request):
-        print("begun", flush=True)
-        await asyncio.sleep(0.3)
-        return b"done"
-
-    await worker.run()
-
-asyncio.run(main())
-"""
-
-
-def test_a_signal_ends_a_worker_once_its_requests_are_done(here):
-    async def main() -> None:
-        with subprocess.Popen([sys.executable, "-c", PROGRAM, here], stdout=subprocess.PIPE) as process:
-            async with Client(here) as client:
-                future = client.submit("job")
-                assert await asyncio.to_thread(process.stdout.readline) == b"begun\n"
-                process.send_signal(signal.SIGTERM)
-                assert (await future).body == b"done"
-                assert await asyncio.to_thread(process.wait, 20) == 0
 
     run(main)

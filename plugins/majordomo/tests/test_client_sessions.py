@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from scale0_majordomo.client.calls import Call, ClientSession
-from scale0_majordomo.client.errors import (
+from scale0_core.client.kit.sessions import Answer
+from scale0_majordomo.client import (
     BrokerLostError,
     CallTimedOutError,
     ClosedError,
@@ -18,13 +18,13 @@ from scale0_majordomo.client.errors import (
     TooManyError,
     UnavailableError,
     WorkerLostError,
-    closed_error,
 )
-from scale0_majordomo.client.serving import WorkerSession, WorkerState
+from scale0_majordomo.client.codec import make_call
+from scale0_majordomo.client.session import ClientSession, WorkerSession, WorkerState
 from scale0_majordomo.dialects import Dialect
 from scale0_majordomo.settings import ServiceSettings
 
-from .test_client_world import Caller, Outcome, Server, World
+from .test_client_world import Caller, Server, World
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -44,7 +44,7 @@ def test_a_call_gets_the_reply_to_its_own_request():
     assert [outcome.reply for outcome in calls] == [(b"reply", b"%d" % number) for number in range(3)]
     assert calls[0].reply.body == b"reply0"
     assert calls[0].reply.text == "reply0"
-    assert len(client.session) == 0
+    assert len(client.session.calls) == 0
     assert client.session.next_deadline() is None
 
 
@@ -72,20 +72,20 @@ def test_what_is_said_of_a_request_reaches_the_worker():
 )
 def test_wrong_options_are_told_at_once(wrong):
     with pytest.raises(ValueError, match=r"timeout|priority|key|traceparent"):
-        Call("s", (b"",), Outcome(), **{"timeout": 1, **wrong})
+        make_call("s", (b"",), **{"timeout": 1, **wrong})
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256])
 def test_a_name_has_1_to_255_bytes(name):
     with pytest.raises(ValueError, match="255"):
-        Call(name, (b"",), Outcome(), timeout=1)
+        make_call(name, (b"",), timeout=1)
     with pytest.raises(TypeError):
-        Call("s", (5,), Outcome(), timeout=1)
+        make_call("s", (5,), timeout=1)
 
 
 def test_an_empty_body_is_one_empty_frame():
-    assert Call("s", (), Outcome(), timeout=1).body == (b"",)
-    assert Call("s", ("ä", bytearray(b"x")), Outcome(), timeout=1).body == ("ä".encode(), b"x")
+    assert make_call("s", (), timeout=1).body == (b"",)
+    assert make_call("s", ("ä", bytearray(b"x")), timeout=1).body == ("ä".encode(), b"x")
 
 
 def test_a_streamed_reply_comes_in_parts_or_as_a_whole():
@@ -94,9 +94,9 @@ def test_a_streamed_reply_comes_in_parts_or_as_a_whole():
     stream, whole = client.call(stream=True), client.call()
     world.deliver()
     for _ in range(2):
-        server.part(b"1", options=b'{"seq":0}')
-        server.part(b"2", options=b'{"seq":1}')
-        server.answer(b"", options=b'{"seq":2,"empty":true}')
+        server.part(b"1", seq=0)
+        server.part(b"2", seq=1)
+        server.end_parts(2, None)
     assert (stream.parts, stream.reply) == ([(b"1",), (b"2",)], ())
     assert whole.reply == (b"1", b"2")
 
@@ -106,14 +106,14 @@ def test_a_hole_in_a_streamed_reply_is_noticed():
     client, server = Caller(world), Server(world, credit=2)
     first, second = client.call(stream=True), client.call()
     world.deliver()
-    server.part(b"1", options=b'{"seq":0}')
-    server.part(b"3", options=b'{"seq":2}')
+    server.part(b"1", seq=0)
+    server.part(b"3", seq=2)
     assert isinstance(first.error, BrokerLostError)
     assert first.error.stage is Stage.REPLY
     assert [request.cancelled for request in server.requests] == [True, False]
     server.requests.pop(0)
-    server.part(b"1", options=b'{"seq":0}')
-    server.answer(options=b'{"seq":2}')
+    server.part(b"1", seq=0)
+    server.end_parts(2, b"y")
     assert isinstance(second.error, BrokerLostError)
 
 
@@ -217,14 +217,14 @@ def test_a_cancelled_call_reaches_the_worker_and_its_late_reply_nobody():
     client.line.follow()
     world.deliver()
     assert server.requests[0].cancelled
-    late = client.session.late
+    late = client.session.calls.late
     server.answer(b"late")
     next_one = client.call()
     world.deliver()
     server.answer(b"right")
     assert outcome.count == 0
     assert next_one.reply == (b"right",)
-    assert client.session.late == late  # the broker throws it away already
+    assert client.session.calls.late == late  # the broker throws it away already
     client.session.cancel(outcome.call)  # again, which is nothing
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_is_closed_cancels_its_calls():
     client, server = Caller(world), Server(world)
     sent = client.call()
     world.deliver()
-    client.session.close(closed_error())
+    client.session.stop(world.now)
     client.line.follow()
     world.deliver()
     assert isinstance(sent.error, ClosedError)
@@ -248,7 +248,7 @@ def test_after_a_lost_connection_only_what_may_be_repeated_is_sent_again():
     client, server = Caller(world), Server(world, credit=10)
     once, twice, streamed = client.call(), client.call(retry=True), client.call(retry=True, stream=True)
     world.deliver()
-    server.session.part(server.requests[2], b'{"seq":0}', (b"part",), world.now)
+    server.session.part(server.requests[2], 0, (b"part",), world.now)
     server.line.follow()
     world.deliver()
     assert streamed.parts == [(b"part",)]
@@ -344,9 +344,7 @@ def test_messages_that_make_no_sense_are_counted(frames):
     session = ClientSession("here", random=Random(1))
     session.receive(frames, 0.0)
     assert session.malformed == 1
-    worker = WorkerSession(
-        "here", "s", begin=lambda _: None, cancel=lambda _: None, changed=lambda: None, random=Random(1)
-    )
+    worker = WorkerSession("here", "s", begin=lambda _: None, cancel=lambda _: None, random=Random(1))
     for wrong in ((b"",), (b"S0MW01",), (b"S0MW01", b"\x02", b"a", b"s", b""), (b"S0MW01", b"\x08"), (b"S0MW01", b"x")):
         worker.receive(wrong, 0.0)
     assert worker.malformed == 5
@@ -507,7 +505,7 @@ def test_a_worker_that_stops_gives_back_what_it_has():
     world.sleep(0.1)
     other.answer()
     assert outcome.reply == (b"y",)
-    server.session.final(server.requests[0], b"", (b"too late",), world.now)
+    server.session.answer(server.requests[0], Answer(frames=(b"too late",)), world.now)
     assert server.session.out == []
 
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.api import Deadlines
+from scale0_core.client.kit.calls import GRAIN, Call
+from scale0_core.client.kit.sessions import Answer
 from scale0_core.testing import Script
-from scale0_majordomo.client.calls import GRAIN, Call, ClientSession, Reply
-from scale0_majordomo.client.errors import CallError, RemoteError
-from scale0_majordomo.client.serving import Request, WorkerSession
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.client import CallError, RemoteError, Reply, Request
+from scale0_majordomo.client.codec import make_call
+from scale0_majordomo.client.session import ClientSession, WorkerSession
+from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 SOCKET = "requests"
@@ -176,6 +178,8 @@ class World:
 class Outcome:
     """Where a call's outcome goes."""
 
+    call: Call
+
     def __init__(self) -> None:
         self.reply: Reply | None = None
         self.error: CallError | None = None
@@ -201,9 +205,9 @@ class Caller:
 
     def call(self, service: str = "s", *body: bytes, stream: bool = False, timeout: float = 10.0, **options) -> Outcome:
         outcome = Outcome()
-        part = outcome.parts.append if stream else None
-        outcome.call = Call(service, body or (b"x",), outcome, timeout=timeout, on_part=part, **options)
-        self.session.open(outcome.call, self.world.now)
+        outcome.call = call = make_call(service, body or (b"x",), timeout=timeout, **options)
+        call.sink, call.on_part = outcome, outcome.parts.append if stream else None
+        self.session.open(call, self.world.now)
         self.line.follow()
         return outcome
 
@@ -215,31 +219,30 @@ class Server:
         self.world = world
         self.requests: list[Request] = []
         self.cancelled: list[Request] = []
-        self.changes = 0
         self.session = WorkerSession(
-            "here", service, begin=self.requests.append, cancel=self.cancelled.append, changed=self._changed,
-            random=Random(2), **options,
-        )  # fmt: skip
+            "here", service, begin=self.requests.append, cancel=self.cancelled.append, random=Random(2), **options
+        )
         self.line = world.add(self.session)
         world.deliver()
 
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def answer(self, *body: bytes, options: bytes = b"") -> None:
-        self.session.final(self.requests.pop(0), options, body or (b"y",), self.world.now)
+    def end(self, answer: Answer) -> None:
+        self.session.answer(self.requests.pop(0), answer, self.world.now)
         self.line.follow()
         self.world.deliver()
 
-    def part(self, *body: bytes, options: bytes = b"") -> None:
-        self.session.part(self.requests[0], options, body, self.world.now)
+    def answer(self, *body: bytes) -> None:
+        self.end(Answer(body, frames=body or (b"y",)))
+
+    def part(self, *body: bytes, seq: int) -> None:
+        self.session.part(self.requests[0], seq, body, self.world.now)
         self.line.follow()
         self.world.deliver()
+
+    def end_parts(self, parts: int, result: object) -> None:
+        self.end(Answer(result, parts, frames=self.session.frames_of(result)))
 
     def fail(self, code: int, reason: str) -> None:
-        self.session.error(self.requests.pop(0), code, reason, self.world.now)
-        self.line.follow()
-        self.world.deliver()
+        self.end(Answer(code=code, message=reason))
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------
@@ -309,7 +312,7 @@ def test_every_call_ends_once_whatever_breaks(seed):
             assert outcome.reply == (body,)
         if isinstance(outcome.error, RemoteError):
             assert outcome.error.message == body.decode()
-    assert all(len(client.session) == 0 for client in storm.clients)
+    assert all(len(client.session.calls) == 0 for client in storm.clients)
 
 
 def test_timers_come_in_order_and_none_early():

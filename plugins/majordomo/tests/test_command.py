@@ -14,6 +14,8 @@ import pytest
 
 from scale0_majordomo import CallTimedOutError, Client, RemoteError, Worker
 
+pytestmark = pytest.mark.real
+
 BIND = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"]}}}
 
 
@@ -34,7 +36,7 @@ def here(scale0_broker) -> str:
 @pytest.fixture
 def use(here):
     """Give a function that runs a command at the broker."""
-    return lambda name, *arguments, data=b"": run(name, "--address", here, *arguments, data=data)
+    return lambda name, *arguments, data=b"": run(name, "--broker", here, *arguments, data=data)
 
 
 @pytest.fixture
@@ -79,12 +81,12 @@ def test_what_goes_wrong_has_an_exit_code(worker, use, here):
     done = use("call", "nobody", "x", "--timeout", "0.3")
     assert done.returncode == 75
     assert b"408" in done.stderr
-    done = run("call", "upper", "x", "--address", here + "x")
+    done = run("call", "upper", "x", "--broker", here + "x")
     assert done.returncode == 69
     assert b"nobody is at" in done.stderr
     assert use("call", "upper", "x", "--traceparent", "mine").returncode == 64
     assert use("call", "x" * 256, "x").returncode == 64
-    assert run("worker", "mmi.x", "--address", here, "--", "cat").returncode == 64
+    assert run("worker", "mmi.x", "--broker", here, "--", "cat").returncode == 64
 
 
 def test_without_a_broker_call_does_not_wait_for_the_end_of_its_input(tmp_path):
@@ -115,7 +117,7 @@ def shell_worker(here):
     processes = []
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(command("worker", "--address", here, *arguments), stderr=subprocess.PIPE)
+        process = subprocess.Popen(command("worker", "--broker", here, *arguments), stderr=subprocess.PIPE)
         processes.append(process)
         return process
 
@@ -181,7 +183,7 @@ def test_a_call_that_is_interrupted_is_cancelled(here):
                 time.sleep(0.01)
             cancelled.set()
 
-        with subprocess.Popen(command("call", "slow", "x", "--address", here), stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command("call", "slow", "x", "--broker", here), stderr=subprocess.DEVNULL) as process:
             assert begun.wait(20)
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130

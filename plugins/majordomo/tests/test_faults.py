@@ -27,8 +27,7 @@ def start(scale0_broker, settings):
     return scale0_broker(["majordomo"], {"plugin": {"majordomo": settings}})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.seeds(1)
 def test_no_request_is_lost_or_answered_twice_when_its_worker_is_killed(scale0_broker, folder, seed):
     broker = start(scale0_broker, killing.SETTINGS)
     outcome = killing.run(broker.address("majordomo", "requests"), rounds=40, seed=seed, folder=folder)
@@ -50,7 +49,7 @@ def test_requests_that_are_lost_would_be_noticed(scale0_broker, folder, monkeypa
 
 
 @pytest.mark.parametrize("kind", torture.KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_malformed_messages_are_counted_and_leave_nothing(tmp_path, kind, seed):
     outcome = torture.torture(kind, 3000, seed, tmp_path)
     assert (outcome.messages, outcome.uncounted) == (3000, 0)

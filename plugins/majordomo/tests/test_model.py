@@ -18,7 +18,7 @@ SCHEDULING = ["lru", "least", "priority", "sticky"]
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULING)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(4)
 def test_long_conversations(scheduling, seed):
     """Each request is answered at most once, to its client, and none is lost without a reason that is counted."""
     random = Random(f"{scheduling} {seed}")

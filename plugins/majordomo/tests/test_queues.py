@@ -253,7 +253,7 @@ def test_requests_that_end_while_they_wait_leave_no_room_taken(majordomo):
         majordomo.cancel("c", str(number))
     echo = service._services[b"echo"]
     assert len(echo.queue) < 200
-    assert len(service._timers) < 200
+    assert len(service._timers) == 0
     conserved(service)
 
 
@@ -302,7 +302,7 @@ def test_the_requests_of_a_client_with_a_name_of_its_own_wait_for_its_return():
     [
         "nonsense", "[]", '{"timeout": "soon"}', '{"timeout": 0}', '{"timeout": -1}', '{"timeout": true}',
         '{"timeout": NaN}', '{"timeout": 1e99}', '{"priority": 1.5}', '{"priority": 1e400}', '{"priority": 4294967296}',
-        '{"key": 1}', '{"retry": 1}', '{"retry": "no"}',
+        '{"key": 1}', '{"key": "\\ud800"}', '{"retry": 1}', '{"retry": "no"}',
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_answered_400(options):
@@ -312,7 +312,7 @@ def test_options_that_make_no_sense_are_answered_400(options):
     nothing_left(majordomo.service)
 
 
-@pytest.mark.parametrize("text", ["\\ud800", "\\u0000", "x" * 4000])
+@pytest.mark.parametrize("text", ["\\u0000", "\\ud83d\\ude00", "x" * 4000])
 def test_any_text_may_be_a_key(text):
     majordomo = Majordomo(scheduling="sticky")
     majordomo.ready("w")
@@ -453,7 +453,7 @@ def test_a_timeout_counts_in_the_queue_and_at_the_worker(majordomo):
     majordomo.answered("c", "r", version="own", ident="c")
     majordomo.sleep(1)
     majordomo.expect_nothing()
-    assert not majordomo.service._timers
+    assert not len(majordomo.service._timers)
 
 
 def test_when_the_broker_stops_everybody_is_told():

@@ -454,7 +454,7 @@ def test_alarms_and_lists_do_not_grow_with_workers_that_come_and_go(majordomo):
     for number in range(2000):
         majordomo.ready(f"w{number}")
         majordomo.leave(f"w{number}")
-    assert len(service._watch.alarms) < 200
+    assert len(service._watch.alarms) == 1
     assert len(service._services[b"echo"].ready) < 200
     for _ in range(2000):
         majordomo.ready("same")
@@ -463,7 +463,7 @@ def test_alarms_and_lists_do_not_grow_with_workers_that_come_and_go(majordomo):
 
 
 def test_those_told_to_go_are_remembered_within_bounds(majordomo, monkeypatch):
-    monkeypatch.setattr("scale0_majordomo.service.MAX_TOLD", 10)
+    monkeypatch.setattr("scale0_majordomo.service.majordomo.MAX_TOLD", 10)
     for number in range(50):
         majordomo.beat(f"w{number}")
         majordomo.ready(f"v{number}")

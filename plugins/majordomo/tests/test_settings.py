@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scale0_core.api import BrokerContext
-from scale0_majordomo.plugin import scale0_plugin_info
+from scale0_majordomo.plugin import MajordomoPlugin
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 from .conversation import Majordomo
@@ -43,7 +43,7 @@ def test_the_limits_of_the_socket_are_those_of_the_settings():
 
 
 def test_the_plugin_says_what_it_is():
-    info = scale0_plugin_info()
+    info = MajordomoPlugin().scale0_plugin_info()
     assert info.settings is MajordomoSettings
     assert info.safe_by_default
     assert (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scale0_core.api import EventSource
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.majordomo import MajordomoService
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
 
 from .conversation import VERSIONS, Majordomo, conserved

@@ -13,9 +13,9 @@ import pytest
 
 from scale0_core.api import Effect, Endpoint, Frames, JobResult, SocketKind
 from scale0_core.testing import Script
-from scale0_majordomo import titanic, titanic_store
-from scale0_majordomo.titanic import Titanic
-from scale0_majordomo.titanic_store import Store
+from scale0_majordomo.service import titanic, titanic_store
+from scale0_majordomo.service.titanic import Titanic
+from scale0_majordomo.service.titanic_store import Store
 
 SOCKET = "requests"
 HOUR = 3600.0
@@ -446,7 +446,7 @@ def test_a_request_that_kills_its_workers_does_not_hold_up_the_others(lives):
     assert life.titanic.counts["executed"] == 20
 
 
-def test_an_engine_that_refuses_at_once_is_asked_again_later(lives):
+def test_an_executor_that_refuses_at_once_is_asked_again_later(lives):
     life = lives(b"echo")
     life.desk.refuse_all = True
     idents = [life.store_request("echo", "x") for _ in range(3)]
@@ -685,7 +685,7 @@ class World:
             assert status == b"500" or (status == b"300" and ident not in self.replied)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.seeds(40)
 def test_what_was_confirmed_is_executed_and_its_reply_stays_readable(tmp_path, seed):
     world = World(tmp_path, seed)
     for _ in range(150):

@@ -9,12 +9,14 @@ import zmq
 
 from scale0_core.testing.killing import KilledBroker
 
+pytestmark = pytest.mark.real
+
 SETTINGS = {"plugin": {"majordomo": {"bind": ["ipc://{runtime}/majordomo"], "titanic": True, "bridge": False}}}
 PATIENCE_MS = 20_000
 
 ACKNOWLEDGES_TOO_EARLY = """
 from functools import partial
-from scale0_majordomo import titanic
+from scale0_majordomo.service import titanic
 
 def acknowledge_before_commit(self, body, answer, now):
     put = titanic.Put(self._new_id(), bytes(body[0]), tuple(map(bytes, body[1:])))

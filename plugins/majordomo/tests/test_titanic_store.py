@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from scale0_majordomo import titanic_store
-from scale0_majordomo.titanic_store import (
+from scale0_majordomo.service import titanic_store
+from scale0_majordomo.service.titanic_store import (
     Close,
     Done,
     Expire,
@@ -242,7 +242,7 @@ def test_a_path_that_cannot_be_opened_is_an_error(tmp_path):
             Store(path).open()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.seeds(30)
 def test_damage_is_an_error_or_unseen_and_never_a_crash(folder, seed):
     random = Random(seed)
     path = folder / "titanic.db"
@@ -277,7 +277,7 @@ def test_a_full_disk_fails_the_group_and_nothing_else(store):
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_what_was_committed_is_there_after_a_crash_at_any_moment(folder, tmp_path, seed):
     """A model beside the store; now and then the process dies, with a group half written into the log."""
     random = Random(seed)
@@ -327,7 +327,7 @@ def test_what_was_committed_is_there_after_a_crash_at_any_moment(folder, tmp_pat
 CHILD = """
 import sys
 from pathlib import Path
-from scale0_majordomo.titanic_store import Done, Put, Store
+from scale0_majordomo.service.titanic_store import Done, Put, Store
 
 store = Store(Path(sys.argv[1]))
 store.open()
@@ -339,6 +339,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.real
 def test_what_was_confirmed_survives_kill_9(tmp_path):
     path = tmp_path / "titanic.db"
     with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:

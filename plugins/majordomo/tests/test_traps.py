@@ -9,7 +9,7 @@ import time
 import pytest
 
 from scale0_majordomo import dialects
-from scale0_majordomo.service import MajordomoService
+from scale0_majordomo.service.majordomo import MajordomoService
 
 from .conversation import SOCKET, VERSIONS, WORKER_HEAD, Majordomo, conserved, nothing_left
 

@@ -19,11 +19,11 @@ from scale0_core.api import Effect, Endpoint, Frames, Provider, Registry, Socket
 from scale0_core.testing import check_service
 from scale0_core.testing.fuzz import Fuzzer
 from scale0_majordomo import dialects
-from scale0_majordomo.bridge import Bridge
-from scale0_majordomo.bridged import BridgedMajordomo
-from scale0_majordomo.service import SOCKET, MajordomoService
+from scale0_majordomo.service.bridge import Bridge
+from scale0_majordomo.service.bridged import BridgedMajordomo
+from scale0_majordomo.service.majordomo import SOCKET, MajordomoService
+from scale0_majordomo.service.titanic_store import Store
 from scale0_majordomo.settings import MajordomoSettings, ServiceSettings
-from scale0_majordomo.titanic_store import Store
 
 from .conversation import conserved, nothing_left
 

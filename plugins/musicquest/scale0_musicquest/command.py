@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from scale0_musicquest.client import MusicClient, Progress, ServerRow
     from scale0_musicquest.songs import Hit, Song
 
-BROKER = "tcp://127.0.0.1:6667"
+CLIENTS = ("musicquest-broker", "clients")
 LONGEST_CONNECT = 5.0
-FIX = "start a broker with the plugins musicquest-broker and musicquest-server; or name another one with --broker"
+FIX = "start a broker with the plugins musicquest-broker and musicquest-server; or choose one: --broker NAME|ADDRESS"
 SHA256_DIGITS = 64
 WEB_EXTRA = "pip install 'scale0-musicquest[web]'"
 
@@ -38,12 +38,9 @@ SERVER_COLUMNS = {
     "songs": "songs", "root": "root",
 }  # fmt: skip
 
-_broker = click.option(
-    "--broker", default=BROKER, show_default=True, metavar="ADDRESS", envvar="SCALE0_MUSICQUEST_BROKER",
-    help="Where the broker takes questions of clients.",
-)  # fmt: skip
+_broker = kit.broker_option(envvar="SCALE0_MUSICQUEST_BROKER")
 _timeout = click.option(
-    "--timeout", default=10.0, show_default=True, metavar="S", type=click.FloatRange(min=0.001),
+    "--timeout", default=10.0, show_default=True, metavar="S", type=kit.Seconds(),
     help="Seconds for each question.",
 )  # fmt: skip
 _limit = click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="At most so many.")
@@ -81,8 +78,8 @@ def main() -> None:
 @_timeout
 @kit.output_option
 def search(
-    *, text: tuple[str, ...], name: str, title: str, artist: str, album: str, fresh: bool, limit: int, broker: str,
-    timeout: float,
+    *, text: tuple[str, ...], name: str, title: str, artist: str, album: str, fresh: bool, limit: int,
+    broker: str | None, timeout: float,
 ) -> None:  # fmt: skip
     """Look for songs by parts of what is known of them. Ends with 1 when none is found.
 
@@ -127,7 +124,7 @@ def get(
     digest: str,
     server: str,
     force: bool,
-    broker: str,
+    broker: str | None,
     timeout: float,
 ) -> None:
     """Download SONG, by its name, to a file of this name or to FILE; into FILE if that is a folder.
@@ -190,7 +187,14 @@ def _find(client: MusicClient, song: str, **choice: Any) -> Hit:
 @_broker
 @_timeout
 def play(
-    *, songs: tuple[str, ...], player: str, adverts: int, playlist: str, keep: Path | None, broker: str, timeout: float
+    *,
+    songs: tuple[str, ...],
+    player: str,
+    adverts: int,
+    playlist: str,
+    keep: Path | None,
+    broker: str | None,
+    timeout: float,
 ) -> None:
     """Play SONGS, by their names; without one, the interactive player.
 
@@ -318,7 +322,7 @@ def playlist(name: str) -> None:
 @_broker
 @_timeout
 @kit.output_option
-def top(limit: int, server: str, broker: str, timeout: float) -> None:
+def top(limit: int, server: str, broker: str | None, timeout: float) -> None:
     """List the songs that are asked for most often at a server."""
     with _client(broker, timeout) as client:
         rows = [
@@ -335,7 +339,7 @@ def top(limit: int, server: str, broker: str, timeout: float) -> None:
 @_broker
 @_timeout
 @kit.output_option
-def songs(offset: int, limit: int, server: str, broker: str, timeout: float) -> None:
+def songs(offset: int, limit: int, server: str, broker: str | None, timeout: float) -> None:
     """List the songs that a server holds itself."""
     with _client(broker, timeout) as client:
         total, found = client.songs(server, offset, limit)
@@ -349,7 +353,7 @@ def songs(offset: int, limit: int, server: str, broker: str, timeout: float) -> 
 @_broker
 @_timeout
 @kit.output_option
-def servers(broker: str, timeout: float) -> None:
+def servers(broker: str | None, timeout: float) -> None:
     """List the servers that the broker knows."""
     kit.emit("scale0.musicquest.servers/1", _safe(_server_rows(broker, timeout)), columns=SERVER_COLUMNS)
 
@@ -358,13 +362,13 @@ def servers(broker: str, timeout: float) -> None:
 @_broker
 @_timeout
 @kit.output_option
-def tree(broker: str, timeout: float) -> None:
+def tree(broker: str | None, timeout: float) -> None:
     """Draw the tree of servers, with their songs and clients."""
     rows = _server_rows(broker, timeout)
     kit.emit("scale0.musicquest.tree/1", rows, show=lambda: _draw(rows))
 
 
-def _server_rows(broker: str, timeout: float) -> list[dict[str, Any]]:
+def _server_rows(broker: str | None, timeout: float) -> list[dict[str, Any]]:
     import attrs
 
     with _client(broker, timeout) as client:
@@ -426,7 +430,7 @@ def tunes(folder: Path, count: int, seconds: float) -> None:
 @main.command()
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="Where; 0 for any.")
 @_broker
-def web(port: int, broker: str) -> None:
+def web(port: int, broker: str | None) -> None:
     """Offer the songs on a web page at this machine: search, listen, download. Ctrl-C ends it."""
     try:
         from scale0_musicquest.web.app import serve
@@ -434,21 +438,21 @@ def web(port: int, broker: str) -> None:
         raise kit.UsageError(
             "the web page needs more packages", f"{error.name} is missing", "nothing was started", WEB_EXTRA
         ) from error
-    with kit.connected(broker, LONGEST_CONNECT, FIX):
+    with kit.connected(kit.address_at(broker, *CLIENTS), LONGEST_CONNECT, FIX):
         pass
-    serve(broker, port, kit.say)
+    serve(kit.chosen_broker(broker), port, kit.say)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
 
 
-def _client(broker: str, timeout: float) -> MusicClient:
+def _client(broker: str | None, timeout: float) -> MusicClient:
     """Make a client; an error says at once that nobody is there."""
     from scale0_musicquest.client import MusicClient
 
-    with kit.connected(broker, min(timeout, LONGEST_CONNECT), FIX):
+    with kit.connected(kit.address_at(broker, *CLIENTS), min(timeout, LONGEST_CONNECT), FIX):
         pass
-    return MusicClient(broker, timeout=timeout)
+    return MusicClient(kit.chosen_broker(broker), timeout=timeout)
 
 
 def _usage(what: str, remedy: str) -> kit.UsageError:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from scale0_core.api import Frames
-from scale0_musicquest.songs import MalformedError
+from scale0_core.api import Frames, records, split_envelope
 
 HEADER = b"ZMQ01"
 MAX_TAG = 64
@@ -42,8 +41,7 @@ class Message(NamedTuple):
 
 def split(frames: Frames) -> Message:
     """Take a message of a ROUTER socket apart; a word that is missing is empty."""
-    start = 2 if len(frames) > 1 and not len(frames[1]) else 1
-    envelope, body = frames[:start], frames[start:]
+    envelope, body = split_envelope(frames)
     if not body:
         return Message(envelope, False, b"", b"", ())
     if bytes(body[0][: len(HEADER) + 1]) != HEADER:
@@ -62,7 +60,7 @@ def check_tag(message: Message, frames: Frames) -> None:
     """Refuse a tag that is too long to be repeated: an answer without it could not be told from others."""
     place = len(message.envelope) + 2
     if message.extended and len(frames) > place and len(frames[place]) > MAX_TAG:
-        raise MalformedError(f"a tag has at most {MAX_TAG} bytes")
+        raise records.MalformedError(f"a tag has at most {MAX_TAG} bytes")
 
 
 def answer(message: Message, word: bytes, *rest: bytes) -> Frames:
@@ -89,24 +87,13 @@ def to_json(value: object) -> bytes:
 
 def from_json(frame: bytes) -> Any:
     """Read a frame of JSON; nothing at all is an empty object."""
-    if len(frame) > MAX_JSON:
-        raise MalformedError(f"JSON has at most {MAX_JSON} bytes")
-    if not len(frame):
-        return {}
-    try:
-        return json.loads(bytes(frame), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError("this is not JSON") from error
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(name)
+    return records.from_json(frame, most=MAX_JSON) if len(frame) else {}
 
 
 def one_json(message: Message) -> Any:
     """Read the one frame of JSON that a message has; without it, an empty object."""
     if len(message.rest) > 1:
-        raise MalformedError("one frame of JSON is enough")
+        raise records.MalformedError("one frame of JSON is enough")
     return from_json(message.rest[0]) if message.rest else {}
 
 
@@ -118,15 +105,15 @@ def number(value: int) -> bytes:
 def read_number(frame: bytes) -> int:
     """Read an offset or a size."""
     if len(frame) != 8:
-        raise MalformedError("an offset or a size has eight bytes")
+        raise records.MalformedError("an offset or a size has eight bytes")
     return int.from_bytes(frame, "big")
 
 
 def text(frame: bytes, longest: int = 1_000) -> str:
     """Read a text."""
     if len(frame) > longest:
-        raise MalformedError(f"a text has at most {longest} bytes")
+        raise records.MalformedError(f"a text has at most {longest} bytes")
     try:
         return bytes(frame).decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("a text is UTF-8") from error
+        raise records.MalformedError("a text is UTF-8") from error

@@ -10,7 +10,9 @@ from collections import Counter
 
 import zmq
 
-from scale0_musicquest import wire
+from scale0_core.testing import Flavour
+from scale0_musicquest import aio, wire
+from scale0_musicquest.client import MusicClient
 from scale0_musicquest.songs import Hit, Holder, Song
 
 
@@ -166,6 +168,11 @@ class FakeServer(Peer):
 
 def song_of(name: str, data: bytes) -> Song:
     return Song(name, len(data), hashlib.sha256(data).hexdigest(), title=name.partition(".")[0].title(), duration=1.0)
+
+
+def client_of(flavour: Flavour, *arguments, **options):
+    """Make a client of one flavour, which is used as those of threads are."""
+    return flavour.make(MusicClient, aio.MusicClient, *arguments, **options)
 
 
 @contextlib.contextmanager

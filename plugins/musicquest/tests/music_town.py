@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scale0_core.testing import Flavour
 from scale0_core.testing.broker import BrokerStarter, ProcessBroker
 from scale0_musicquest.client import MusicClient
+
+from .music_peers import client_of
 
 ANY = "tcp://127.0.0.1:*"
 PATIENCE = 60.0
@@ -16,7 +20,8 @@ PATIENCE = 60.0
 class Town:
     """A broker, and as many servers as a test wants."""
 
-    def __init__(self, start: BrokerStarter, folder: Path) -> None:
+    def __init__(self, start: BrokerStarter, folder: Path, flavour: Flavour | None = None) -> None:
+        self._make = MusicClient if flavour is None else partial(client_of, flavour)
         self._start, self._folder = start, folder
         # on a busy machine all may stand still for seconds, and nobody is to be taken for dead
         table = {"bind_servers": [ANY], "bind_clients": [ANY], "lease": 15.0}
@@ -42,11 +47,11 @@ class Town:
         self.servers.append(server)
         return server
 
-    def client(self, **options: Any) -> MusicClient:
-        """Give a client."""
-        return MusicClient(self.address, timeout=PATIENCE, **options)
+    def client(self, **options: Any) -> Any:
+        """Return a client."""
+        return self._make(self.address, timeout=PATIENCE, **options)
 
-    def wait_for_songs(self, client: MusicClient, *songs: str, holders: int = 1) -> None:
+    def wait_for_songs(self, client: Any, *songs: str, holders: int = 1) -> None:
         """Wait until all of them are found, each at so many holders."""
         end = time.monotonic() + PATIENCE
         while True:

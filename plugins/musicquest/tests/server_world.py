@@ -8,11 +8,11 @@ import json
 from scale0_core.api import Endpoint, SocketKind
 from scale0_core.testing import Script, SimNetwork
 from scale0_musicquest import wire
-from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
-from scale0_musicquest.server.service import MusicServer
 from scale0_musicquest.server.settings import MusicServerSettings
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.broker.service import MusicBroker
+from scale0_musicquest.service.server.service import MusicServer
+from scale0_musicquest.service.server.shelf import Shelf
 
 BROKER = "tcp://127.0.0.1:6668"
 FOR_CLIENTS = "tcp://127.0.0.1:6667"

@@ -9,8 +9,8 @@ import pytest
 
 from scale0_core.api import Endpoint, SocketKind
 from scale0_core.testing import SimNetwork, Weather
-from scale0_musicquest.broker.service import MusicBroker
 from scale0_musicquest.broker.settings import MusicBrokerSettings
+from scale0_musicquest.service.broker.service import MusicBroker
 
 LEASE = 3.0
 SLOTS = 2
@@ -166,7 +166,7 @@ def test_on_a_quiet_day_there_is_one_tree_and_it_stays():
     assert world.at_the_end() == before
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_a_restart_of_the_broker_moves_nobody(seed):
     world = World(seed)
     world.net.run(2 * LEASE)
@@ -181,7 +181,7 @@ def test_a_restart_of_the_broker_moves_nobody(seed):
 
 @pytest.mark.requirement("M35")
 @pytest.mark.requirement("M41")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.seeds(10)
 def test_when_the_root_dies_the_others_have_one_root_within_two_leases(seed):
     world = World(seed)
     world.net.run(2 * LEASE)
@@ -197,7 +197,7 @@ def test_when_the_root_dies_the_others_have_one_root_within_two_leases(seed):
 
 
 @pytest.mark.requirement("M41")
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.seeds(25)
 def test_after_loss_deaths_restarts_and_partitions_there_is_one_tree_again(seed):
     world = World(seed)
     net, random = world.net, world.random

@@ -8,9 +8,9 @@ import pytest
 
 from scale0_core.api import BrokerContext, SocketKind
 from scale0_core.testing import Script, check_service
-from scale0_musicquest.broker.plugin import scale0_plugin_info, scale0_services
-from scale0_musicquest.broker.service import MusicBroker
+from scale0_musicquest.broker.plugin import MusicBrokerPlugin
 from scale0_musicquest.broker.settings import MusicBrokerSettings
+from scale0_musicquest.service.broker.service import MusicBroker
 
 PEERS = pytest.mark.parametrize("head", [(), ("",)], ids=["DEALER", "REQ"])
 
@@ -331,7 +331,7 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_keeps_the_contract_of_services_and_answers_all(seed):
     report = check_service(MusicBroker, samples=SAMPLES, seed=seed)
     assert report.sends + report.undelivered == report.messages, "nothing is met with silence"
@@ -356,14 +356,15 @@ def test_values_that_make_no_sense_are_refused(name, value):
 @pytest.mark.requirement("M16")
 @pytest.mark.requirement("M17")
 def test_the_plugin_has_two_sockets():
-    info = scale0_plugin_info()
+    info = MusicBrokerPlugin().scale0_plugin_info()
     assert (info.settings, info.safe_by_default) == (MusicBrokerSettings, False)
     context = BrokerContext(name="n", runtime_dir="/run/x", data_dir="/data")
-    (service,) = scale0_services(MusicBrokerSettings(), context)
+    (service,) = MusicBrokerPlugin().scale0_services(MusicBrokerSettings(), context)
     binds = {name: (endpoint.kind, endpoint.bind) for name, endpoint in service.endpoints.items()}
     assert binds == {
         "servers": (SocketKind.ROUTER, ("tcp://127.0.0.1:6668",)),
         "clients": (SocketKind.ROUTER, ("tcp://127.0.0.1:6667",)),
     }
-    (service,) = scale0_services(MusicBrokerSettings(bind_clients=("ipc://{runtime}/{name}",)), context)
+    settings = MusicBrokerSettings(bind_clients=("ipc://{runtime}/{name}",))
+    (service,) = MusicBrokerPlugin().scale0_services(settings, context)
     assert service.endpoints["clients"].bind == ("ipc:///run/x/n",)

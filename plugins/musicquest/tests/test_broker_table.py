@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_musicquest.broker.report import Report, endpoint_in, identity
-from scale0_musicquest.broker.table import OVERDUE, Entry, Table, TableFullError, merged, rows
-from scale0_musicquest.songs import MalformedError
+from scale0_core.api import records
+from scale0_musicquest.service.broker.report import Report, endpoint_in, identity
+from scale0_musicquest.service.broker.table import OVERDUE, Entry, Table, TableFullError, merged, rows
 
 LEASE = 10.0
 IDS = list("abcdefgh")
@@ -528,20 +528,20 @@ FIELDS = [field.name for field in attrs.fields(Report)] + ["epoch", "sequence"]
 def test_any_json_is_a_report_or_malformed(value):
     try:
         read = Report.from_json("tcp://h:1", value)
-    except MalformedError:
+    except records.MalformedError:
         return
     Table().hear(read, 0.0)
 
 
 @given(st.binary(max_size=400))
 def test_any_frame_is_an_address_or_malformed(frame):
-    with contextlib.suppress(MalformedError):
+    with contextlib.suppress(records.MalformedError):
         assert endpoint_in(frame).encode() == frame
 
 
 @pytest.mark.parametrize("ident", ["", "x" * 65, "a b", "a\n", "é", 5, None, ["a"]])
 def test_other_ids_are_malformed(ident):
-    with pytest.raises(MalformedError):
+    with pytest.raises(records.MalformedError):
         identity(ident)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import random
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 
-from scale0_musicquest import wire
+from scale0_core.client import CallTimedOutError, ClosedError
+from scale0_core.client import NoBrokerError as AnyNoBrokerError
+from scale0_musicquest import aio, wire
 from scale0_musicquest.client import (
     DamagedError,
     FileThereError,
@@ -31,7 +36,9 @@ from scale0_musicquest.client import (
 from scale0_musicquest.client.storage import PartialFile
 from scale0_musicquest.songs import Hit, Holder, Song
 
-from .music_peers import FakeBroker, FakeServer, peers, song_of
+from .music_peers import FakeBroker, FakeServer, client_of, peers, song_of
+
+pytestmark = pytest.mark.real
 
 CONTENT = random.Random(1).randbytes(3_333_333)
 SONGS = {"a.wav": CONTENT, "b.wav": b"NF", "empty.wav": b"", "exact.wav": CONTENT[:1_000_000]}
@@ -44,12 +51,17 @@ def note():
 
 
 @pytest.fixture
-def world(note):
+def make(note, flavour):
+    """Make clients of both flavours; they are closed before their peers."""
+    return partial(client_of, flavour)
+
+
+@pytest.fixture
+def world(note, make):
     """Give a broker, its server and a client."""
     server = note(FakeServer(SONGS))
     broker = note(FakeBroker(server))
-    with MusicClient(broker.endpoint, timeout=30.0) as client:
-        yield broker, server, client
+    return broker, server, make(broker.endpoint, timeout=30.0)
 
 
 def nobody() -> str:
@@ -129,9 +141,9 @@ def test_many_threads_search_at_once(world):
     assert sorted(found) == sorted(list(SONGS) * 20)
 
 
-def test_no_broker_is_told_with_its_stage():
+def test_no_broker_is_told_with_its_stage(make):
     address = nobody()
-    with MusicClient(address, timeout=0.5) as client:
+    with make(address, timeout=0.5) as client:
         with pytest.raises(NoBrokerError, match=address) as told:
             client.search("x")
         assert told.value.stage is Stage.BROKER
@@ -139,9 +151,9 @@ def test_no_broker_is_told_with_its_stage():
             client.servers()
 
 
-def test_no_server_is_told_with_its_stage(note):
+def test_no_server_is_told_with_its_stage(note, make):
     broker = note(FakeBroker())
-    with MusicClient(broker.endpoint, timeout=0.5) as client, pytest.raises(NoServerError, match="knows no server"):
+    with make(broker.endpoint, timeout=0.5) as client, pytest.raises(NoServerError, match="knows no server"):
         client.search("x")
 
 
@@ -162,15 +174,21 @@ def test_a_server_that_answers_nonsense_is_told(world):
         client.search("x")
 
 
-def test_a_fault_in_reading_an_answer_is_told_and_nobody_waits_forever(world):
-    client = world[2]
+def test_a_fault_in_reading_an_answer_is_told_and_nobody_waits_forever(world, monkeypatch):
+    _, server, client = world
 
     def read(rest):
         raise RuntimeError("unplanned")
 
-    asked = client._submit(wire.STATS, lambda left: (b"",), 30.0, wire.STATS, read)
+    monkeypatch.setattr("scale0_musicquest.client.setup.read_table", read)
     with pytest.raises(RuntimeError, match="unplanned"):
-        asked.result(20)
+        client.stats()
+    # also where no user waits for this very answer: others are looked for while a song comes
+    monkeypatch.setattr("scale0_musicquest.client.setup.read_result", read)
+    with pytest.raises(NoServerError) as told:
+        client.read(Hit(server.song("a.wav"), (Holder(nobody()),)), 0, 10)
+    assert "looking for others: unplanned" in told.value.problem.why
+    monkeypatch.undo()
     assert client.stats()["songs"] == len(SONGS)
 
 
@@ -188,9 +206,9 @@ def test_another_server_is_taken_when_the_own_dies(world, note):
     assert client.server == second.endpoint
 
 
-def test_an_idle_client_shows_that_it_lives_and_says_goodbye(note):
+def test_an_idle_client_shows_that_it_lives_and_says_goodbye(note, make):
     server = note(FakeServer(SONGS, heartbeat_ms=50))
-    client = MusicClient(server=server.endpoint)
+    client = make(server=server.endpoint)
     client.search("a")
     server.wait_for(wire.HUGZ, 5)
     client.close()
@@ -289,7 +307,7 @@ def test_several_holders_send_at_once(world, note, tmp_path):
 
 
 @pytest.mark.requirement("M39")
-def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note, tmp_path):
+def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note, tmp_path, make):
     broker, server, client = world
     dying, other = note(FakeServer(SONGS)), note(FakeServer(SONGS))
     dying.dies_after = 7  # half of it
@@ -299,7 +317,7 @@ def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note,
     server.others = [dying, other]
     assert [holder.endpoint for holder in hit.holders] == [dying.endpoint]
     # with patience for a busy machine: whoever is only slow is not asked twice
-    with MusicClient(broker.endpoint, timeout=60.0, patience=60.0) as patient:
+    with make(broker.endpoint, timeout=60.0, patience=60.0) as patient:
         patient.download(hit, tmp_path / "a.wav")
     assert (tmp_path / "a.wav").read_bytes() == CONTENT
     assert dying.sent == 7
@@ -310,7 +328,7 @@ def test_when_a_holder_dies_another_is_taken_up_and_the_server_told(world, note,
 
 
 @pytest.mark.parametrize("fault", ["not there", "refuses", "nobody", "silent"])
-def test_a_holder_that_does_not_send_is_left_for_another(world, note, tmp_path, fault):
+def test_a_holder_that_does_not_send_is_left_for_another(world, note, tmp_path, fault, make):
     broker, server, _ = world
     bad = note(FakeServer(SONGS))
     endpoint = nobody() if fault == "nobody" else bad.endpoint
@@ -321,7 +339,7 @@ def test_a_holder_that_does_not_send_is_left_for_another(world, note, tmp_path, 
     elif fault == "silent":
         bad.silent = {wire.FETCH}
     hit = Hit(server.song("a.wav"), (Holder(endpoint),))
-    with MusicClient(broker.endpoint, timeout=30.0, patience=0.5) as client:
+    with make(broker.endpoint, timeout=30.0, patience=0.5) as client:
         client.download(hit, tmp_path / "a.wav")
     assert (tmp_path / "a.wav").read_bytes() == CONTENT
     assert json.loads(server.said(wire.STALE)[0][0])["endpoint"] == endpoint
@@ -493,12 +511,12 @@ def test_connections_to_holders_are_used_again(world):
     client = world[2]
     hit = client.hit("a.wav")
     client.read(hit, 0, 10)
-    kept = list(client._links._kept)
+    kept = list(client._holders.idle)
     assert len(kept) == 1
     began = time.monotonic()
     for _ in range(20):
         client.read(hit, 0, 10)
-    assert client._links._kept == kept
+    assert client._holders.idle == kept
     assert time.monotonic() - began < 20
 
 
@@ -531,55 +549,55 @@ class AdvertServer(FakeServer):
 
 @pytest.mark.requirement("M36")
 @pytest.mark.parametrize("content", [CONTENT[:600_000], CONTENT[:500_000], b"NF", b""])
-def test_an_advert_comes_byte_by_byte(note, content):
+def test_an_advert_comes_byte_by_byte(note, content, make):
     server = note(AdvertServer())
     server.advert = content
-    with MusicClient(server=server.endpoint, timeout=30.0) as client:
+    with make(server=server.endpoint, timeout=30.0) as client:
         assert client.advert() == ("buy.wav", content)
 
 
-def test_an_advert_that_is_taken_away_meanwhile_is_an_error_and_no_content(note):
+def test_an_advert_that_is_taken_away_meanwhile_is_an_error_and_no_content(note, make):
     server = note(AdvertServer())
     server.gone_at = 250_000
     with (
-        MusicClient(server=server.endpoint, timeout=30.0) as client,
+        make(server=server.endpoint, timeout=30.0) as client,
         pytest.raises(NotFoundError, match=r"buy\.wav is gone"),
     ):
         client.advert()
 
 
-def test_an_advert_that_is_too_large_is_an_error(note, monkeypatch):
-    monkeypatch.setattr("scale0_musicquest.client.sync.MAX_ADVERT", 400_000)
+def test_an_advert_that_is_too_large_is_an_error(note, monkeypatch, make):
+    monkeypatch.setattr("scale0_musicquest.client.setup.MAX_ADVERT", 400_000)
     server = note(AdvertServer())
-    with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="too large"):
+    with make(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="too large"):
         client.advert()
 
 
 @pytest.mark.parametrize("told", [(wire.ADVERT,), (wire.ADVERT, b"../x"), (wire.OK, b"buy.wav")])
-def test_an_advert_that_is_told_of_in_no_sensible_way_is_an_error(note, told):
+def test_an_advert_that_is_told_of_in_no_sensible_way_is_an_error(note, told, make):
     server = note(FakeServer())
     answer = server.answer
     server.answer = lambda message: (
         [wire.answer(message, *told)] if message.word == wire.ADVERT else answer(message)
     )  # fmt: skip
-    with MusicClient(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="cannot be read"):
+    with make(server=server.endpoint, timeout=30.0) as client, pytest.raises(MusicError, match="cannot be read"):
         client.advert()
 
 
-def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path):
+def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path, make):
     """All holders are gone, and the server takes 2 seconds to say that it knows no other."""
     server = note(FakeServer())
     server.silent = {wire.SEARCH}
     broker = note(FakeBroker(server))
     stop, used = threading.Event(), []
 
-    def download(client: MusicClient) -> None:
-        start = time.thread_time()
+    def download(client) -> None:
+        start = time.process_time()
         with contextlib.suppress(MusicStoppedError):
             client.download(Hit(song_of("gone.wav", CONTENT), (Holder(nobody()),)), tmp_path / "gone.wav", stop=stop)
-        used.append(time.thread_time() - start)
+        used.append(time.process_time() - start)
 
-    with MusicClient(broker.endpoint, timeout=30.0) as client:
+    with make(broker.endpoint, timeout=30.0) as client:
         thread = threading.Thread(target=download, args=(client,))
         thread.start()
         server.wait_for(wire.SEARCH)  # so the holder is known to be gone, and nobody is left to wait for
@@ -587,3 +605,74 @@ def test_waiting_for_holders_that_are_gone_costs_no_cpu_time(note, tmp_path):
         stop.set()
         thread.join(30)
     assert used[0] < 0.5
+
+
+# --- what only one flavour has ----------------------------------------------------------------------------------------
+
+
+def test_a_download_that_is_cancelled_keeps_what_is_there(note, tmp_path):
+    server = note(FakeServer(SONGS))
+    server.silent = {wire.FETCH}
+    (tmp_path / "a.wav.part").write_bytes(CONTENT[:1000])
+
+    async def main() -> None:
+        async with aio.MusicClient(server=server.endpoint, timeout=30.0) as client:
+            hit = await client.hit("a.wav")
+            download = asyncio.create_task(client.download(hit, tmp_path / "a.wav"))
+            await asyncio.to_thread(server.wait_for, wire.FETCH)
+            download.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await download
+            assert (tmp_path / "a.wav.part").read_bytes() == CONTENT[:1000]
+            server.silent = set()
+            await client.download(hit, tmp_path / "a.wav")
+
+    asyncio.run(main())
+    assert (tmp_path / "a.wav").read_bytes() == CONTENT
+
+
+def test_a_search_that_is_cancelled_harms_no_other(note):
+    server = note(FakeServer(SONGS))
+    server.silent = {wire.SEARCH}
+
+    async def main() -> None:
+        async with aio.MusicClient(server=server.endpoint, timeout=30.0) as client:
+            for ask in (client.search("a"), client.top(endpoint=server.endpoint)):
+                asking = asyncio.create_task(ask)
+                await asyncio.sleep(0)
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            server.silent = set()
+            assert [song.name for song in (await client.songs(server.endpoint))[1]] == sorted(SONGS)
+            found = await asyncio.gather(*(client.search(name=name) for name in SONGS))
+            assert [one.hits[0].song.name for one in found] == list(SONGS)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_nobody_has_any_more_says_goodbye(note):
+    server = note(FakeServer(SONGS))
+    client = MusicClient(server=server.endpoint)
+    client.search("a")
+    del client
+    gc.collect()
+    server.wait_for(wire.BYE)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_all_clients_as_well(world, make):
+    _, server, client = world
+    server.silent = {wire.SEARCH, wire.STATS}
+    impatient = make(server=server.endpoint, timeout=0.3)
+    for ask in (lambda: impatient.search("x"), lambda: impatient.stats(server.endpoint)):
+        with pytest.raises(CallTimedOutError) as told:
+            ask()
+        assert isinstance(told.value, MusicTimeoutError)
+        assert told.value.code == 408
+    client.close()
+    with pytest.raises(ClosedError):
+        client.search("x")
+    assert issubclass(NoBrokerError, AnyNoBrokerError)

@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from scale0_musicquest.client import MusicClient
-
-from .music_peers import FakeBroker, FakeServer, peers, song_of
+from .music_peers import FakeBroker, FakeServer, client_of, peers, song_of
 from .server_world import Talk
 
 CONTENT = random.Random(3).randbytes(3_333_333)
@@ -38,9 +36,10 @@ class ServerWithAnother(FakeServer):
             self.others = others
 
 
+@pytest.mark.real
 @pytest.mark.requirement("M39")
 @pytest.mark.parametrize("fault", ["dies", "damages"])
-def test_another_song_of_the_name_at_the_own_server_does_not_hide_other_holders(tmp_path, fault):
+def test_another_song_of_the_name_at_the_own_server_does_not_hide_other_holders(tmp_path, fault, flavour):
     with peers() as note:
         own = note(ServerWithAnother({"x.wav": b"another"}))
         bad, good = note(FakeServer({"x.wav": CONTENT})), note(FakeServer({"x.wav": CONTENT}))
@@ -50,7 +49,7 @@ def test_another_song_of_the_name_at_the_own_server_does_not_hide_other_holders(
             bad.damages = True
         own.others = [bad, good]
         broker = note(FakeBroker(own))
-        with MusicClient(broker.endpoint, timeout=30.0) as client:
+        with client_of(flavour, broker.endpoint, timeout=30.0) as client:
             client.download(bad.hit("x.wav"), tmp_path / "x.wav")
     assert (tmp_path / "x.wav").read_bytes() == CONTENT
     assert good.sent >= 7

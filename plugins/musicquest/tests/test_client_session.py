@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scale0_musicquest import wire
-from scale0_musicquest.client.errors import MusicTimeoutError, NoBrokerError, NoServerError, RefusedError, Stage
-from scale0_musicquest.client.session import GREETING_PATIENCE, Question, Session
+from scale0_musicquest.client.answers import (
+    read_advert,
+    read_answer,
+    read_list,
+    read_part,
+    read_result,
+    read_servers,
+    read_table,
+    read_top,
+)
+from scale0_musicquest.client.errors import (
+    MusicError,
+    MusicTimeoutError,
+    NoBrokerError,
+    NoServerError,
+    RefusedError,
+    Stage,
+)
+from scale0_musicquest.client.session import FIRST_REST, GREETING_PATIENCE, BrokerSession, MusicSession, Question
 
+NAMES = st.sampled_from(["hits", "songs", "total", "name", "size", "sha256", "endpoint", "holders", "song", "count"])
 HELLO = {"id": "s", "heartbeat_ms": 2000, "chunk": 250_000}
 
 
@@ -24,7 +44,7 @@ class Talk:
         """What the broker was asked."""
         self.done: list[Question] = []
         tags = (b"t%d" % number for number in itertools.count())
-        self.session = Session(
+        self.session = MusicSession(
             "me", "tcp://broker", ask_broker=self.asked.append, new_tag=lambda: next(tags), server=server
         )
 
@@ -199,10 +219,55 @@ def test_leaving_says_goodbye_and_ends_what_is_open():
     talk.ask(0.0)
     talk.greeted(0.0)
     talk.sent()
-    talk.session.leave()
+    talk.session.stop(0.0)
     assert [frames[0] for frames in talk.sent()] == [wire.BYE]
     assert [question.error.stage for question in talk.done] == [Stage.CLOSED]
     assert talk.ask(1.0).error.stage is Stage.CLOSED
+
+
+class Broker:
+    """A question to some brokers, and what came of it."""
+
+    def __init__(self, *choices: str) -> None:
+        self.heard: list = []
+        self.session = BrokerSession(choices, (wire.HEADER, wire.HELLO, b"t"), 6.0, self._note)
+        self.session.start(0.0)
+
+    def _note(self, said, now: float) -> None:
+        self.heard.append((said, now))
+
+
+def test_brokers_are_asked_one_after_the_other_with_a_share_of_the_time_each():
+    broker = Broker("tcp://a", "tcp://b", "tcp://c")
+    session = broker.session
+    assert (session.address, session.next_deadline()) == ("tcp://a", 2.0)
+    session.on_linked(0.5)
+    assert session.out == [(b"", wire.HEADER, wire.HELLO, b"t")]
+    session.out.clear()
+    session.on_deadline(2.0)
+    assert (session.address, session.next_deadline()) == ("tcp://b", 4.0)
+    session.on_nobody("nobody is at b", 2.1)
+    assert (session.address, session.next_deadline(), session.connection) == ("tcp://c", 6.0, 3)
+    session.on_linked(2.2)
+    session.receive((b"", b"answer"), 2.3)
+    session.on_deadline(6.0)
+    session.stop(7.0)
+    assert broker.heard == [((b"", b"answer"), 2.3)]
+    assert session.ended
+
+
+def test_silence_of_a_broker_is_told_apart_from_nobody_there():
+    silent, none, closing = (Broker("tcp://a", "tcp://b") for _ in range(3))
+    silent.session.on_nobody("nobody is at a", 0.1)
+    silent.session.on_deadline(6.0)
+    assert silent.heard == [(None, 6.0)]
+    none.session.on_nobody("nobody is at a", 0.1)
+    none.session.on_nobody("nobody is at b", 0.2)
+    ((error, _),) = none.heard
+    assert isinstance(error, NoBrokerError)
+    assert error.problem.why == "nobody is at a; nobody is at b"
+    closing.session.stop(1.0)
+    assert closing.heard[0][0].stage is Stage.CLOSED
 
 
 @given(
@@ -212,10 +277,63 @@ def test_any_message_is_taken(frames):
     talk = Talk()
     talk.ask(0.0)
     talk.session.on_broker(tuple(frames), 0.0)
-    if not talk.session.server:
+    if not talk.session.address:
         talk.session.on_deadline(1.0)
         talk.broker(wire.HELLO, {"endpoint": "tcp://a"}, 1.0)
     talk.session.on_linked(1.0)
     talk.session.receive(tuple(frames), 1.0)
     talk.session.receive((b"", *frames), 1.0)
     assert talk.session.next_deadline() is not None
+
+
+def test_who_asks_after_a_long_absence_of_the_broker_does_not_wait_for_the_pause_to_end():
+    talk = Talk()
+    now = 0.0
+    for _ in range(6):  # until the pauses are long
+        question = talk.ask(now, deadline=now + 0.5)
+        talk.session.on_broker(None, now)
+        talk.session.on_deadline(now + 0.5)
+        assert question.error is not None
+        now += 0.5
+    asked = len(talk.asked)
+    talk.ask(now)
+    assert talk.session.next_deadline() <= now + FIRST_REST
+    talk.session.on_deadline(now + FIRST_REST)
+    assert len(talk.asked) == asked + 1
+    talk.session.on_broker(None, now + FIRST_REST)
+    talk.ask(now + FIRST_REST)  # somebody waits already, in the pauses that grow
+    talk.greeted(now + 2 * FIRST_REST)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+FRAMES = st.lists(ANYTHING.map(wire.to_json) | st.binary(max_size=9), max_size=3)
+READERS = {
+    wire.FOUND: read_result, wire.STATS: read_table, wire.LIST: read_list, wire.TOP: read_top,
+    wire.SERVERS: read_servers, wire.ADVERT: read_advert, wire.DATA: partial(read_part, offset=0),
+}  # fmt: skip
+
+
+@given(st.sampled_from(sorted(READERS)), FRAMES)
+def test_whatever_an_answer_holds_it_is_read_or_refused(word, rest):
+    with contextlib.suppress(MusicError):
+        read_answer((word, *rest), word, READERS[word], "tcp://a")
+
+
+@given(
+    st.dictionaries(st.sampled_from(["endpoint", "heartbeat_ms", "id"]), ANYTHING),
+    st.lists(st.tuples(st.sampled_from([wire.HELLO, wire.FOUND, wire.ERROR, wire.BYE]), FRAMES), max_size=6),
+)
+def test_whatever_broker_and_server_say_a_question_ends_once(told, answers):
+    talk = Talk()
+    question = talk.ask(0.0, deadline=5.0)
+    talk.broker(wire.HELLO, told, 0.1)
+    talk.session.on_linked(0.1)
+    for word, rest in answers:
+        talk.server(word, question.tag, *rest, now=0.2)
+        talk.session.on_linked(0.3)
+    talk.session.on_deadline(6.0)
+    assert talk.done == [question]

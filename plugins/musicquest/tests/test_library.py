@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_musicquest.library import Library
-from scale0_musicquest.ordered import BLOCK, Ordered
+from scale0_musicquest.service.server.library import Library
+from scale0_musicquest.service.server.ordered import BLOCK, Ordered
+from scale0_musicquest.service.server.words import LONGEST_WORD, folded, words_of
 from scale0_musicquest.songs import MAX_HITS, MAX_TEXT, Query, Song
-from scale0_musicquest.words import LONGEST_WORD, folded, words_of
 
 
 def song(name: str, title: str = "", artist: str = "", album: str = "", size: int = 1) -> Song:

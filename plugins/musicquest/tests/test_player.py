@@ -21,6 +21,8 @@ from scale0_musicquest.player.shell import Shell
 
 from .music_peers import FakeBroker, FakeServer, peers
 
+pytestmark = pytest.mark.real
+
 SONGS = {f"{name}.wav": random.Random(name).randbytes(400_000) for name in "abcd"}
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from scale0_core.testing import check_service
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import read_searches
-from scale0_musicquest.server.searches import Search
 from scale0_musicquest.server.settings import MusicServerSettings
+from scale0_musicquest.service.server.batches import read_searches
+from scale0_musicquest.service.server.searches import Search
 from scale0_musicquest.songs import UNTOLD_SHA256, Hit, Query, Song
 
 from .server_world import Talk, holders, make_server, sha256
@@ -612,7 +612,7 @@ def encoded(frames):
     return tuple(frame if isinstance(frame, bytes) else frame.encode() for frame in plain)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_the_service_keeps_its_contract_whatever_comes(tmp_path, seed):
     father = ("", "none", "tcp://127.0.0.1:4400", "")[seed]
     report = check_service(

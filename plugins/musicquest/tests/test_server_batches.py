@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scale0_core.api import records
 from scale0_musicquest import wire
-from scale0_musicquest.server.batches import (
+from scale0_musicquest.service.server.batches import (
     found_item,
     pack_found,
     pack_searches,
@@ -18,8 +19,8 @@ from scale0_musicquest.server.batches import (
     read_searches,
     search_item,
 )
-from scale0_musicquest.server.neighbours import Introduction, read_addresses
-from scale0_musicquest.songs import Hit, Holder, MalformedError, Query, Song
+from scale0_musicquest.service.server.neighbours import Introduction, read_addresses
+from scale0_musicquest.songs import Hit, Holder, Query, Song
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
@@ -40,7 +41,7 @@ NAME = st.text(
 @pytest.mark.parametrize("read", READERS)
 @given(frame=st.binary(max_size=200) | (JSON | NAMED | NEARLY).map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_read_or_malformed(read, frame):
-    with suppress(MalformedError):
+    with suppress(records.MalformedError):
         read(frame)
 
 
@@ -78,5 +79,5 @@ def test_a_batch_of_very_many_is_split():
     frames = pack_found([["u", [], True]] * 25_000)
     assert len(frames) > 1
     assert sum(len(read_found(frame)) for frame in frames) == 25_000
-    with pytest.raises(MalformedError):
+    with pytest.raises(records.MalformedError):
         read_found(wire.to_json([["u", [], True]] * 25_000))

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from scale0_musicquest import wire
-from scale0_musicquest.server.cache import HALF_LIFE, Popularity
-from scale0_musicquest.server.replication import Demand
+from scale0_musicquest.service.server.cache import HALF_LIFE, Popularity
+from scale0_musicquest.service.server.replication import Demand
 
 from .server_world import Talk, World, endpoint, holders, sha256
 

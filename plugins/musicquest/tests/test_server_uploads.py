@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import JobResult
 from scale0_musicquest import wire
-from scale0_musicquest.server.uploads import HOLD
+from scale0_musicquest.service.server.uploads import HOLD
 
 from .server_world import Talk, sha256
 

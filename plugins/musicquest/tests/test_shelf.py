@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scale0_musicquest import remembered
-from scale0_musicquest import shelf as shelf_module
-from scale0_musicquest.shelf import MOST_READ, Scan, Shelf, ShelfError, SongMissingError
+from scale0_musicquest.service.server import remembered
+from scale0_musicquest.service.server import shelf as shelf_module
+from scale0_musicquest.service.server.shelf import MOST_READ, Scan, Shelf, ShelfError, SongMissingError
 from scale0_musicquest.songs import Song
 
 CHUNK = 250_000

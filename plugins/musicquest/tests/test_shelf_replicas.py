@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_musicquest import replicas as replicas_module
-from scale0_musicquest.files import DamagedError, NoRoomError, ShelfError, SongMissingError
-from scale0_musicquest.shelf import REPLICAS, Shelf
+from scale0_core.api import files
+from scale0_musicquest.service.server import replicas as replicas_module
+from scale0_musicquest.service.server.files import DamagedError, NoRoomError, ShelfError, SongMissingError
+from scale0_musicquest.service.server.shelf import REPLICAS, Shelf
 from scale0_musicquest.songs import Song
 
 CHUNK = 250_000
@@ -278,7 +279,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-CALLS = ("create", "write_at", "digest_and_sync", "sync_folder")
+CALLS = ("create", "write_at", "digest_and_sync", "put_in_place")
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -286,14 +287,15 @@ CALLS = ("create", "write_at", "digest_and_sync", "sync_folder")
 def test_killed_at_any_moment_a_replica_is_there_in_full_or_not_at_all(music, shelf, monkeypatch, call, after):
     content = b"content" * 100
     song = song_of("copy.ogg", content)
-    real = getattr(replicas_module, call)
+    module = files if call == "put_in_place" else replicas_module
+    real = getattr(module, call)
 
-    def killed(*args):
+    def killed(*args, **options):
         if after:
-            real(*args)
+            real(*args, **options)
         raise Killed
 
-    monkeypatch.setattr(replicas_module, call, killed)
+    monkeypatch.setattr(module, call, killed)
     with pytest.raises(Killed):
         replicate(shelf, "copy.ogg", content)
     monkeypatch.undo()
@@ -322,10 +324,10 @@ def test_a_full_or_broken_disk_is_a_clear_error_and_leaves_nothing_behind(music,
     (music / "own.ogg").write_bytes(b"own")
     shelf.scan()
 
-    def fail(*_args):
+    def fail(*_args, **_options):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(replicas_module, call, fail)
+    monkeypatch.setattr(files if call == "put_in_place" else replicas_module, call, fail)
     with pytest.raises(ShelfError, match=r"copy\.ogg.*" + os.strerror(code)) as caught:
         replicate(shelf, "copy.ogg", b"content")
     assert ("make room" in str(caught.value)) == (code == errno.ENOSPC)
@@ -333,8 +335,7 @@ def test_a_full_or_broken_disk_is_a_clear_error_and_leaves_nothing_behind(music,
     shelf.abort("copy.ogg")
     assert partials(music) == []
     assert shelf.read("own.ogg", 0, 10) == b"own"
-    if call != "sync_folder":  # there the file has its name, but not safely
-        replicate(shelf, "copy.ogg", b"content")
+    replicate(shelf, "copy.ogg", b"content")
 
 
 def test_a_link_in_place_of_the_folder_of_replicas_is_refused(music, shelf, tmp_path):

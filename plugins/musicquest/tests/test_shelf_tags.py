@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.server.shelf import Shelf
+from scale0_musicquest.service.server.tags import Tags, read_tags
 from scale0_musicquest.songs import MAX_TEXT, Song
-from scale0_musicquest.tags import Tags, read_tags
 from scale0_musicquest.tunes import make_tunes
 
 mutagen: Any = pytest.importorskip("mutagen")

@@ -39,6 +39,7 @@ def test_every_member_of_a_tree_finds_the_songs_of_every_other(tmp_path, count):
 
 @pytest.mark.requirement("M18")
 @pytest.mark.requirement("M40")
+@pytest.mark.real  # takes seconds
 def test_a_tree_of_fifty_answers_a_thousand_searches_and_no_server_has_too_many_children(tmp_path):
     world = World(tmp_path, 50, one_song_each(50), slots=3, max_searches=100_000)
     world.settle()
@@ -225,7 +226,7 @@ def no_cycle(world):
 
 
 @pytest.mark.requirement("M41")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(12)
 def test_whoever_is_killed_and_comes_back_the_tree_mends_without_cycles(tmp_path, seed):
     world = World(tmp_path, 9, one_song_each(9), seed=seed, weather={"delay": (0.0, 0.05), "reconnect": (0.01, 0.2)})
     world.settle()
@@ -255,7 +256,7 @@ def test_whoever_is_killed_and_comes_back_the_tree_mends_without_cycles(tmp_path
         assert holders(world.search(number, f"end-{number}", name=f"song{8 - number}.ogg")) == [endpoint(8 - number)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.seeds(4)
 def test_a_network_that_falls_apart_grows_together(tmp_path, seed):
     world = World(tmp_path, 8, one_song_each(8), seed=seed)
     world.settle()

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from scale0_musicquest.shelf import Shelf
+from scale0_musicquest.service.server.shelf import Shelf
 from scale0_musicquest.tunes import ALBUM, ARTIST, make_tunes
 
 

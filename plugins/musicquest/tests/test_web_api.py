@@ -35,7 +35,7 @@ def world() -> Shelves:
 
 
 @pytest.fixture(scope="module")
-def site(world: Shelves) -> Iterator[Listening]:
+def site(real: None, world: Shelves) -> Iterator[Listening]:
     with listening(world) as running:
         yield running
 
@@ -47,7 +47,7 @@ def client(site: Listening) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def mine() -> Iterator[tuple[Shelves, httpx.Client]]:
+def mine(real: None) -> Iterator[tuple[Shelves, httpx.Client]]:
     """Give a world of the test's own, which it may break."""
     world = small_world()
     with listening(world) as running, running.client() as client:

@@ -19,7 +19,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.real,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed"),
 ]
 

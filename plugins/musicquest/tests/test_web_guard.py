@@ -13,6 +13,8 @@ from scale0_musicquest.web.guard import MAX_SESSIONS, Keys
 
 from .listening import Listening, listening, small_world
 
+pytestmark = pytest.mark.real
+
 PLACES = ["/", "/api/search?q=blue", "/api/tree", "/api/top", "/api/live", "/api/song/blue-hour.wav", "/nothing"]
 
 

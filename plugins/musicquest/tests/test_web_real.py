@@ -18,7 +18,7 @@ from scale0_musicquest.web.source import song_url
 
 from .listening import Network, listening, real_network, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scale0_core.api import records
 from scale0_musicquest import wire
 from scale0_musicquest.names import name_fault, read_name
-from scale0_musicquest.songs import Hit, Holder, MalformedError, Query, Song
+from scale0_musicquest.songs import Hit, Holder, Query, Song
 
 SONG = Song("tune.wav", 17, "ab" * 32, "Tune", "Nobody", "Album", 1.5)
 JSON = st.recursive(
@@ -31,7 +32,7 @@ def test_any_message_is_taken_apart_and_its_answer_goes_back_the_same_way(frames
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_json_or_malformed(frame):
-    with suppress(MalformedError):
+    with suppress(records.MalformedError):
         wire.from_json(frame)
 
 
@@ -40,7 +41,7 @@ def test_any_json_is_a_song_a_hit_and_a_query_or_malformed(value):
     for kind in (Song, Holder, Hit, Query):
         try:
             kind.from_json(value)
-        except MalformedError:
+        except records.MalformedError:
             continue
 
 
@@ -77,5 +78,5 @@ def test_numbers_have_eight_bytes(value):
 
 @pytest.mark.parametrize("frame", [b"", b"1", b"1234567", b"123456789"])
 def test_other_numbers_are_malformed(frame):
-    with pytest.raises(MalformedError):
+    with pytest.raises(records.MalformedError):
         wire.read_number(frame)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from scale0_core.api import events
+from scale0_core.api import events, files
 from scale0_core.cli.kit import NegativeError
 
 from .java import Java, cache_folder
@@ -107,7 +107,7 @@ def _make(java: Java, folder: Path, place: Place, progress: Progress) -> float:
         start = _try(made, place, progress)
         if "Unable to use shared archive" in (told := _read(log, known)):
             raise _kept_nothing(java, told)
-        made.replace(folder / SPARKS)
+        files.put_in_place(made, folder / SPARKS, durable=False)
     return start
 
 
@@ -158,7 +158,7 @@ def _kept_own(java: Java, folder: Path) -> Path:
             )
             if done.returncode or not made.exists():
                 raise _kept_nothing(java, done.stdout + done.stderr)
-            made.replace(file)
+            files.put_in_place(made, file, durable=False)
     return file
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
-import zmq
 
 from scale0_core.api import Scale0Error
-from scale0_core.client.link import RECONNECTING, Link
+from scale0_core.client.kit.link import Link, wait
+from scale0_core.client.kit.sessions import Limits
 from scale0_spark.plans import HEADER, Answer, read_answer
 
 MOST_OPEN = 64
@@ -25,7 +26,7 @@ MOST_IN_FRAME = 2 * 1024 * 1024
 """Bytes that a frame of an answer may have; who sends more is disconnected."""
 MOST_SILENCES = 30
 """All questions together take at most so many times as long as one server may be silent."""
-POLL_MS = 100
+POLL_SECONDS = 0.1
 
 
 @attrs.frozen
@@ -47,14 +48,14 @@ class Silence:
 class _Line:
     """One server, and what it is asked."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, now: float) -> None:
+    def __init__(self, endpoint: str, now: float) -> None:
         self.waiting: deque[tuple[int, Question]] = deque()
         self.open: dict[bytes, int] = {}
         self.heard = now
         self.fault = ""
         self.link: Link | None = None
         try:
-            self.link = Link(context, endpoint, options={**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME})
+            self.link = Link(endpoint, Limits(reconnect=True, max_message=MOST_IN_FRAME, linger_ms=0))
         except Scale0Error as error:
             self.fault = f"not an address: {error.problem.why}"
 
@@ -63,9 +64,9 @@ class _Line:
         return not self.waiting and not self.open
 
     @property
-    def sockets(self) -> list[zmq.Socket[bytes]]:
+    def polled(self) -> Sequence[tuple[Any, int]]:
         """What to wait for: answers, and what happens to the connection."""
-        return [socket for socket in (self.link.socket, self.link.monitor) if socket] if self.link else []
+        return () if self.link is None else self.link.polled
 
     def send(self) -> None:
         """Send what may be sent; only when there is a connection, so that "sent" means that somebody was there."""
@@ -107,33 +108,29 @@ def ask_all(questions: Sequence[Question], timeout: float) -> list[Answer | Sile
     answers: dict[int, Answer | Silence] = {}
     endpoints = list(dict.fromkeys(question.endpoint for question in questions))
     end = time.monotonic() + timeout * MOST_SILENCES
-    with zmq.Context() as context:
-        for start in range(0, len(endpoints), MOST_LINES):
-            some = endpoints[start : start + MOST_LINES]
-            lines = {endpoint: _Line(context, endpoint, time.monotonic()) for endpoint in some}
-            for number, question in enumerate(questions):
-                if question.endpoint in lines:
-                    lines[question.endpoint].waiting.append((number, question))
-            try:
-                _talk(list(lines.values()), answers, timeout, end)
-            finally:
-                for line in lines.values():
-                    if line.link is not None:
-                        line.link.drop()
+    for start in range(0, len(endpoints), MOST_LINES):
+        some = endpoints[start : start + MOST_LINES]
+        lines = {endpoint: _Line(endpoint, time.monotonic()) for endpoint in some}
+        for number, question in enumerate(questions):
+            if question.endpoint in lines:
+                lines[question.endpoint].waiting.append((number, question))
+        try:
+            _talk(list(lines.values()), answers, timeout, end)
+        finally:
+            for line in lines.values():
+                if line.link is not None:
+                    line.link.drop()
     return [answers[number] for number in range(len(questions))]
 
 
 def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout: float, end: float) -> None:
     """Ask until all have answered or are given up."""
-    poller = zmq.Poller()
-    for line in lines:
-        for socket in line.sockets:
-            poller.register(socket, zmq.POLLIN)
     active = list(lines)
     while active:
         for line in active:
             line.send()
-        poller.poll(min(POLL_MS, round(timeout * 1000)))
+        if polled := [pair for line in active for pair in line.polled]:
+            wait(polled, min(POLL_SECONDS, timeout))
         now = time.monotonic()
         for line in active:
             answers.update(line.receive(now))
@@ -141,7 +138,4 @@ def _talk(lines: Sequence[_Line], answers: dict[int, Answer | Silence], timeout:
                 answers.update(line.give_up(f"within {timeout:g} s"))
             elif now > end:
                 answers.update(line.give_up(f"before all had {timeout * MOST_SILENCES:g} s"))
-            if line.done:
-                for socket in line.sockets:  # what they say from now on would wake us up in vain
-                    poller.unregister(socket)
         active = [line for line in active if not line.done]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scale0_core.api import records
 from scale0_core.cli.kit import UsageError
 
 from .tables import beside
@@ -32,6 +33,7 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
     """Refuse a checkpoint that is of something else; one without a batch is of nothing yet."""
     found = _source_in(checkpoint)
     if found is None:
+        _forget_beginning(checkpoint)
         return
     before = _read(checkpoint)
     if before is None:  # of a version that made no notes, or it was removed
@@ -42,9 +44,17 @@ def check_checkpoint(checkpoint: Path, note: Note) -> None:
         raise _refused(checkpoint, in_words(before), in_words(note), _remedy(checkpoint, before, note))
 
 
+def _forget_beginning(checkpoint: Path) -> None:
+    """Remove what a stream left that was killed while it planned its first batch: Spark wants the folder empty."""
+    with contextlib.suppress(OSError):
+        left = [*(checkpoint / "offsets").iterdir()]
+        if all(path.name.startswith(".") for path in left):
+            for path in left:
+                path.unlink()
+
+
 def note_down(checkpoint: Path, note: Note) -> None:
     """Note what a checkpoint is of."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
     with beside(checkpoint / NOTE) as file:
         file.write(json.dumps(note, ensure_ascii=False).encode())
 
@@ -80,7 +90,7 @@ def _remedy(checkpoint: Path, before: Note, note: Note) -> str:
 
 def _read(checkpoint: Path) -> Note | None:
     with contextlib.suppress(OSError, ValueError):
-        note = json.loads((checkpoint / NOTE).read_bytes())
+        note = records.from_json((checkpoint / NOTE).read_bytes())
         return note if isinstance(note, dict) else None
     return None
 
@@ -90,6 +100,6 @@ def _source_in(checkpoint: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError, AttributeError, LookupError, TypeError):
         batches = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
         newest = max(batches, key=lambda path: int(path.name))
-        offset = json.loads(newest.read_text(encoding="utf-8").splitlines()[-1])
+        offset = records.from_json(newest.read_bytes().splitlines()[-1])
         return "files" if "logOffset" in offset else f"the pipe {', '.join(offset.keys())}"
     return None

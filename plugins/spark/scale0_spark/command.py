@@ -44,7 +44,7 @@ class Common:
     settings: dict[str, str]
     log: str | None
     replace: bool
-    broker: str
+    broker: str | None
     quiet: bool
 
     @property
@@ -67,12 +67,12 @@ class Common:
         return Span(_events(self.events, self.broker), self.since, self.until)
 
 
-def _events(given: str | None, broker: str) -> Path:
+def _events(given: str | None, broker: str | None) -> Path:
     """Give the folder of events: by default the one in which the telemetry of the broker of that name keeps them."""
     return Path(given) if given else kit.data_dir(broker) / "telemetry"
 
 
-def _out(given: str | None, broker: str) -> Path:
+def _out(given: str | None, broker: str | None) -> Path:
     return Path(given) if given else kit.data_dir(broker) / "spark"
 
 
@@ -89,10 +89,7 @@ def _settings(_: click.Context, __: click.Parameter, values: Iterable[str]) -> d
 
 
 _OUT = click.option("--out", metavar="DIR", type=click.Path(), help="The folder for tables. [default: of the broker]")
-_BROKER = click.option(
-    "-n", "--name", "broker", default="default", show_default=True, metavar="BROKER",
-    help="The broker whose folders are meant where none are given.",
-)  # fmt: skip
+_BROKER = kit.broker_option("-n", "--name")
 _QUIET = click.option("--quiet", is_flag=True, help="No lines about progress.")
 _OPTIONS = (
     click.option("--events", metavar="DIR", type=click.Path(), help="The folder of events. [default: of the broker]"),
@@ -318,13 +315,11 @@ def anomalies(common: Common, *, changed: Changed) -> None:
 
 
 _SONG_DELIVERY = (
-    click.option("--music-broker", metavar="ADDRESS", help="Ask there who holds a song that its source no longer has."),
+    click.option("--music-broker", metavar="NAME|ADDRESS", hidden=True, help="The older way to say --broker."),
     click.option("--wait", default=0.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
                  help="Wait so many seconds for the songs to be there."),
 )  # fmt: skip
-_DISCOVERY = click.option(
-    "--discovery", metavar="ADDRESS", help="Where discovery is; by default the broker's ipc address."
-)
+_DISCOVERY = click.option("--discovery", metavar="ADDRESS", hidden=True, help="The older way to say --broker.")
 
 
 def _song_delivery(command: Function) -> Function:
@@ -336,11 +331,13 @@ def _song_delivery(command: Function) -> Function:
 
 @main.command()
 @_tuned("half_life", "per_server")
-@click.option("--apply", is_flag=True, help="Send the plan to the music servers; the next two need it.")
+@click.option("--apply", is_flag=True, help="Send the plan to the music servers; --wait needs it.")
 @_song_delivery
 @_common
 def replication(common: Common, *, changed: Changed, apply: bool, music_broker: str | None, wait: float) -> None:
     """Plan which songs should be copied to which music servers; with --apply, have it done.
+
+    With --broker, its music broker is asked for songs that a source has no more.
 
     Ends with 1 if --apply did not reach all of them. scale0 spark apply sends a plan that is there.
     """
@@ -350,7 +347,7 @@ def replication(common: Common, *, changed: Changed, apply: bool, music_broker: 
     if not apply:
         _tell(written, common.folder)
         return
-    _send_songs(common.folder, music_broker, wait, quiet=common.quiet)
+    _send_songs(common.folder, music_broker or common.broker, wait, quiet=common.quiet)
 
 
 @main.command()
@@ -389,9 +386,14 @@ def apply_plan() -> None:
 @_BROKER
 @_QUIET
 @kit.output_option
-def apply_replication(*, music_broker: str | None, wait: float, out: str | None, broker: str, quiet: bool) -> None:
-    """Have music servers fetch the songs of the table replication_plan. Ends with 1 if it did not reach all of them."""
-    _send_songs(_out(out, broker), music_broker, wait, quiet=quiet)
+def apply_replication(
+    *, music_broker: str | None, wait: float, out: str | None, broker: str | None, quiet: bool
+) -> None:
+    """Have music servers fetch the songs of the table replication_plan. Ends with 1 if it did not reach all of them.
+
+    With --broker, its music broker is asked for songs that a source has no more.
+    """
+    _send_songs(_out(out, broker), music_broker or broker, wait, quiet=quiet)
 
 
 @apply_plan.command("placement")
@@ -399,29 +401,29 @@ def apply_replication(*, music_broker: str | None, wait: float, out: str | None,
 @_OUT
 @_BROKER
 @kit.output_option
-def apply_placement(*, discovery: str | None, out: str | None, broker: str) -> None:
+def apply_placement(*, discovery: str | None, out: str | None, broker: str | None) -> None:
     """Have discovery show the table placement_plan, with the time at which it was written."""
     _send_advice(_out(out, broker), discovery, broker)
 
 
-def _send_songs(folder: Path, music_broker: str | None, wait: float, *, quiet: bool) -> None:
+def _send_songs(folder: Path, broker: str | None, wait: float, *, quiet: bool) -> None:
     from scale0_spark import delivery, tables
 
     rows = tables.read(folder, "replication_plan").to_pylist()
     say = (lambda _: None) if quiet else kit.say
-    outcome = delivery.apply_replication(rows, music_broker=music_broker, wait=wait, progress=say)
+    outcome = delivery.apply_replication(rows, broker=broker, wait=wait, progress=say)
     kit.emit("scale0.spark.replication/1", [attrs.asdict(row) for row in outcome.rows])
     if not outcome.complete:
         kit.finish(kit.Exit.NEGATIVE)
 
 
-def _send_advice(folder: Path, discovery: str | None, broker: str) -> None:
+def _send_advice(folder: Path, discovery: str | None, broker: str | None) -> None:
     from scale0_spark import delivery, tables
 
     rows = tables.read(folder, "placement_plan").to_pylist()
     made = datetime.fromisoformat(tables.entry(folder, "placement_plan").written)
-    address = discovery or f"ipc://{kit.runtime_dir(broker)}/discovery"
-    kit.emit("scale0.spark.placement/1", attrs.asdict(delivery.apply_placement(rows, address=address, as_of=made)))
+    outcome = delivery.apply_placement(rows, broker=kit.chosen_broker(discovery or broker), as_of=made)
+    kit.emit("scale0.spark.placement/1", attrs.asdict(outcome))
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -479,7 +481,7 @@ def _group(_: click.Context, __: click.Parameter, value: str | None) -> str | No
 @click.option("--files-per-batch", metavar="N", type=click.IntRange(min=1),
               help="At most so many new files in a batch: events may then count as late. [default: all]")  # fmt: skip
 @click.option("--pipe", metavar="NAME", help="Take events from this pipe, not from files.")
-@click.option("--address", metavar="ADDRESS", help="Where the pipe is; by default the broker's ipc address.")
+@click.option("--address", metavar="ADDRESS", hidden=True, help="The older way to say --broker.")
 @click.option("--group", metavar="NAME", callback=_group,
               help="What its reader groups are called: two streams on one pipe need two. [default: spark]")  # fmt: skip
 @click.option(
@@ -508,7 +510,7 @@ def stream(
         raise kit.UsageError("--files-per-batch is not for a pipe", "it has no files", "nothing was done", "")
     place = common.place()
     _check_place(place)
-    source = Pipe(pipe, _pipes(address, common.broker), group or GROUP, skip_bad) if pipe else common.span()
+    source = Pipe(pipe, _pipes(address or common.broker), group or GROUP, skip_bad) if pipe else common.span()
     missed = run_streams(
         names, source, common.folder, place, Progress(quiet=common.quiet),
         checkpoints=Path(checkpoints) if checkpoints else None, every=None if once else every, late=late, keep=keep,
@@ -518,15 +520,17 @@ def stream(
     _tell(written, common.folder, missed)
 
 
-def _pipes(address: str | None, broker: str) -> str:
-    """Give the address of the pipes; an error says at once that nobody is there."""
-    place = address or f"ipc://{kit.runtime_dir(broker)}/zpipes"
-    if place.startswith("ipc:///") and not Path(place.removeprefix("ipc://")).exists():
-        raise kit.NotReachedError(
-            f"nobody is at {place}", "connecting: there is no such socket", "no Spark session was started",
-            "start a broker with the plugin zpipes: scale0 broker; or name another one with --name or --address",
+def _pipes(broker: str | None) -> str:
+    """Return the broker of the pipes; an error says at once that nobody is there."""
+    from scale0_core.client.kit.route import target
+
+    chosen = kit.chosen_broker(broker)
+    if not chosen.startswith("tcp://"):
+        kit.insist_on_listener(
+            target(chosen, "zpipes", "pipes"), "no Spark session was started",
+            "start a broker with the plugin zpipes: scale0 broker; or choose one: --broker NAME|ADDRESS",
         )  # fmt: skip
-    return place
+    return chosen
 
 
 # --- a quicker start --------------------------------------------------------------------------------------------------
@@ -562,7 +566,7 @@ def prepare(*, log: str | None, quiet: bool) -> None:
 @_OUT
 @_BROKER
 @kit.output_option
-def show_tables(*, table: str | None, limit: int, out: str | None, broker: str) -> None:
+def show_tables(*, table: str | None, limit: int, out: str | None, broker: str | None) -> None:
     """List the tables, or show the first rows of one. Needs no Spark. Ends with 1 if one cannot be read."""
     from scale0_spark import tables
 
@@ -590,7 +594,7 @@ def _shown(value: object) -> object:
 @_OUT
 @_BROKER
 @kit.output_option
-def report(*, out: str | None, broker: str) -> None:
+def report(*, out: str | None, broker: str | None) -> None:
     """Write the tables as one HTML page with charts, and the charts as PNG files. Needs no Spark."""
     from scale0_spark.report.page import write_report
 

@@ -18,6 +18,7 @@ import attrs
 
 from scale0_core.api import printable
 from scale0_core.cli import kit
+from scale0_core.client.kit.route import Broker, address_of, resolve, target
 from scale0_spark import plans
 from scale0_spark.asking import Question, Silence, ask_all
 from scale0_spark.plans import Answer, Details, Wanted
@@ -70,7 +71,7 @@ class ReplicationOutcome:
 def apply_replication(
     rows: Iterable[Mapping[str, Any]],
     *,
-    music_broker: str | None = None,
+    broker: Broker | None = None,
     timeout: float = 10.0,
     wait: float = 0.0,
     progress: Progress | None = None,
@@ -78,20 +79,20 @@ def apply_replication(
     """Tell music servers which songs of others to keep.
 
     :param rows: those of the table ``replication_plan``: at least ``song``, ``server`` and ``source``.
-    :param music_broker: where clients ask for a server; by it another holder is found when the source has gone.
+    :param broker: the name of a broker on this machine, an address where its music broker takes requests, or several of
+        these; by it another holder is found when the source has gone.
     :param timeout: seconds after which a server that says nothing is given up.
     :param wait: seconds to wait until the songs are there; 0 does not wait.
     :param progress: is told in a few words how far it came.
     """
     try:
         wanted, wrong = plans.read_replication(rows)
-        if music_broker is not None:
-            plans.address(music_broker)
+        place = None if broker is None else target(broker, "musicquest-broker", "clients")
     except ValueError as error:
         remedy = "give rows of the table replication_plan, and addresses such as tcp://127.0.0.1:6667"
         raise kit.UsageError("this is no replication plan", str(error), "nothing was sent", remedy) from error
     delivery = _Replication(wanted, timeout, progress or _say_nothing)
-    delivery.learn(music_broker)
+    delivery.learn(place)
     delivery.send()
     if wait > 0:
         delivery.wait(wait)
@@ -121,7 +122,7 @@ class _Replication:
     # --- what is known of the songs -----------------------------------------------------------------------------------
 
     def learn(self, music_broker: str | None) -> None:
-        """Ask those who hold the songs what there is to know of them."""
+        """Ask those who hold the songs what there is to know of them, and the music broker for those that are gone."""
         places = list(dict.fromkeys((each.song, each.source) for each in self._wanted.values()))
         self._progress(f"asking {len({source for _, source in places})} servers for {len(places)} songs")
         known: dict[Key, Details | tuple[State, str]] = {}
@@ -138,8 +139,12 @@ class _Replication:
             else:
                 self._details[key] = told
 
-    def _search(self, songs: Sequence[str], music_broker: str) -> dict[str, Details | tuple[State, str]]:
+    def _search(self, songs: Sequence[str], place: str) -> dict[str, Details | tuple[State, str]]:
         """Look in the tree for songs that are not where the plan says."""
+        music_broker, reason = resolve(place)
+        if reason:  # what is known of the songs says more
+            self._progress(f"no music broker is asked: {reason}")
+            return {}
         self._progress(f"looking for {len(songs)} songs elsewhere")
         (greeting,) = ask_all([Question(music_broker, plans.HELLO, (b"{}",))], self._timeout)
         told = plans.read_json(greeting) if isinstance(greeting, Answer) and greeting.word == plans.HELLO else None
@@ -256,31 +261,35 @@ class PlacementOutcome:
 
 
 def apply_placement(
-    rows: Iterable[Mapping[str, Any]], *, address: str, timeout: float = 5.0, as_of: datetime | None = None
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    broker: Broker = "default",
+    timeout: float = 5.0,
+    as_of: datetime | None = None,
 ) -> PlacementOutcome:
     """Have discovery show a placement plan, instead of all that it showed before.
 
     :param rows: those of the table ``placement_plan``.
-    :param address: where discovery takes requests, its socket ``requests``.
+    :param broker: the name of a broker on this machine, an address where discovery takes requests, or several of these.
     :param timeout: seconds to connect, and to wait for the answer.
     :param as_of: when the plan was made; now, if it is not given.
     """
     made = (as_of or datetime.now(timezone.utc)).astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         message = plans.write_advice(rows, made)
-        plans.address(address)
+        place = target(broker, "discovery", "requests")
     except ValueError as error:
-        remedy = "give rows of the table placement_plan, and the address of the socket requests of discovery"
+        remedy = "give rows of the table placement_plan, and the name of a broker or the address of its discovery"
         raise kit.UsageError("this is no placement plan", str(error), "nothing was sent", remedy) from error
     remedy = "is there a broker with the plugin discovery? scale0 discovery show discovery tells the address"
     end = time.monotonic() + timeout
-    answer = kit.ask(address, [b"ADVISE", message.body], timeout, remedy=remedy)
+    answer = kit.ask(place, [b"ADVISE", message.body], timeout, remedy=remedy)
     while answer[:2] == [b"ERROR", b"429"] and (left := end - time.monotonic()) > 0:  # somebody else was just before
         time.sleep(min(left, ADVISE_AGAIN))
-        answer = kit.ask(address, [b"ADVISE", message.body], timeout, remedy=remedy)
+        answer = kit.ask(place, [b"ADVISE", message.body], timeout, remedy=remedy)
     if answer[0] != b"ADVISE":
         why = printable(b": ".join(answer[1:3]).decode(errors="replace"), plans.LONGEST_WHY)
         raise kit.NegativeError(
-            f"discovery at {address} refuses the advice", why, "it shows what it showed before", "see the reason"
+            f"discovery at {place} refuses the advice", why, "it shows what it showed before", "see the reason"
         )
-    return PlacementOutcome(address, made, message.rows, message.left_out)
+    return PlacementOutcome(address_of(place), made, message.rows, message.left_out)

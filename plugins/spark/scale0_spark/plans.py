@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from scale0_core.api import KIB, Frames, printable
+from scale0_core.api import KIB, Frames, printable, records
 
 HEADER = b"ZMQ01"
 OK, ERROR, NOT_FOUND = b"OK", b"ERROR", b"NF"
@@ -119,8 +119,8 @@ def read_json(answer: Answer) -> Any:
     if not answer.rest:
         return None
     try:
-        return json.loads(answer.rest[0])
-    except (ValueError, RecursionError):
+        return records.from_json(answer.rest[0])
+    except records.MalformedError:
         return None
 
 

@@ -17,6 +17,8 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from scale0_core.api import records
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -425,8 +427,6 @@ class _Counted:
 
 def as_mapping(progress: Any) -> Mapping[str, Any]:
     """Give the progress of a query as a mapping, whichever way Spark hands it out."""
-    import json
-
     if progress is None or isinstance(progress, Mapping):
         return progress or {}
-    return dict(json.loads(progress.json))
+    return records.object_from(progress.json)

@@ -83,7 +83,8 @@ class Pipe:
     """A pipe that events come through."""
 
     name: str
-    address: str
+    broker: str
+    """The broker's name or address."""
     group: str = "spark"
     """What the names of its reader groups begin with; two streams with the same one take each other's chunks away."""
     skip_bad: bool = False
@@ -391,7 +392,7 @@ def _say_missed(name: str, missed: Missed, late: timedelta, progress: Progress) 
 def _note(source: Span | Pipe, name: str, options: Options | None) -> dict[str, Any]:
     """Tell what the state of a table's stream depends on; to go on with other values would mix two kinds of sums."""
     if isinstance(source, Pipe):
-        note: dict[str, Any] = {"pipe": source.name, "address": source.address, "group": source.group}
+        note: dict[str, Any] = {"pipe": source.name, "address": source.broker, "group": source.group}
     else:
         note = {"folder": str(source.folder.resolve())}
     if name == "popularity":
@@ -409,7 +410,7 @@ def _stream(
 
         register(spark)
         # each table has its own reader: none waits for another, and the pipe keeps what one of them still needs
-        told = {"address": source.address, "pipe": source.name, "payload": "events", "group": f"{source.group}-{name}"}
+        told = {"broker": source.broker, "pipe": source.name, "payload": "events", "group": f"{source.group}-{name}"}
         if not source.skip_bad:
             return spark.readStream.format("zpipes").options(**told).load()
         told |= {"failOnDataLoss": "false", "markSkipped": "true"}

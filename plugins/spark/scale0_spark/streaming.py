@@ -54,7 +54,7 @@ class Store(Protocol):
 
 
 @attrs.frozen
-class Stream:
+class StreamedTable:
     """How a table is made from a stream of events."""
 
     table: str
@@ -67,11 +67,11 @@ class Stream:
     """Makes the table from all sums, where the sums are not the table already."""
 
 
-def _trends(every: str) -> Stream:
+def _trends(every: str) -> StreamedTable:
     def sums(events: DataFrame, options: Options) -> DataFrame:
         return trends.trends(events, every, accuracy=options.accuracy)
 
-    return Stream(f"trends_{every}", trends.KINDS, trends.KEYS, sums)
+    return StreamedTable(f"trends_{every}", trends.KINDS, trends.KEYS, sums)
 
 
 def _kept(events: DataFrame, options: Options) -> DataFrame:
@@ -88,44 +88,46 @@ _ALL = (
     _trends("minute"),
     _trends("hour"),
     _trends("day"),
-    Stream(
+    StreamedTable(
         "popularity",
         popularity.KINDS,
         popularity.KEYS,
         lambda events, options: popularity.totals(events, options.popularity),
         lambda sums, options: popularity.ranked(sums, options.popularity).orderBy("rank"),
     ),
-    Stream("cache_rates", caches.KINDS, caches.KEYS, lambda events, options: caches.cache_rates(events)),
-    Stream(
+    StreamedTable("cache_rates", caches.KINDS, caches.KEYS, lambda events, options: caches.cache_rates(events)),
+    StreamedTable(
         "flapping",
         availability.FLAPPING_KINDS,
         availability.FLAPPING_KEYS,
         lambda events, options: availability.changes(events),
         lambda sums, options: availability.flaps(sums, options.availability),
     ),
-    Stream("availability", availability.KINDS, ID, _kept, lambda events, options: availability.availability(events)),
-    Stream(
+    StreamedTable(
+        "availability", availability.KINDS, ID, _kept, lambda events, options: availability.availability(events)
+    ),
+    StreamedTable(
         "capacity",
         capacity.KINDS,
         worker_hours.KEYS,
         _hours,
         lambda sums, options: capacity.of_hours(sums, options.capacity),
     ),
-    Stream(
+    StreamedTable(
         "anomalies",
         anomalies.KINDS,
         trends.KEYS,
         lambda events, options: anomalies.told_hours(events),
         lambda sums, options: anomalies.unusual(sums, options.anomalies),
     ),
-    Stream(
+    StreamedTable(
         "replication_plan",
         replication.KINDS,
         ID,
         _kept,
         lambda events, options: replication.replication_plan(events, options.replication),
     ),
-    Stream(
+    StreamedTable(
         "placement_plan",
         placement.KINDS,
         worker_hours.KEYS,
@@ -134,12 +136,12 @@ _ALL = (
     ),
 )
 
-STREAMS: Mapping[str, Stream] = {stream.table: stream for stream in _ALL}
+STREAMS: Mapping[str, StreamedTable] = {stream.table: stream for stream in _ALL}
 """The tables that can be made from streams."""
 
 
 def start(
-    stream: Stream,
+    stream: StreamedTable,
     events: DataFrame,
     store: Store,
     checkpoint: str,
@@ -176,7 +178,7 @@ def start(
 
 
 def _put(
-    stream: Stream, changed: DataFrame, store: Store, options: Options, keep: timedelta | None, *, begins: bool,
+    stream: StreamedTable, changed: DataFrame, store: Store, options: Options, keep: timedelta | None, *, begins: bool,
     replace: bool,
 ) -> None:  # fmt: skip
     rows = changed.toArrow()

@@ -15,16 +15,16 @@ import json
 import math
 import os
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from scale0_core.api import Scale0Error
+from scale0_core.api import Scale0Error, files, records
 from scale0_core.cli.kit import Exit, NegativeError, UsageError, say
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ LOCK = ".lock"
 SUMS = "sums_of_"
 """What the sums are called from which a stream finishes a table; they are kept beside it, and tell people nothing."""
 
-LEFT_BEHIND = 600.0
-"""Seconds after which a file that should have been renamed or removed is taken for one of a process that was killed."""
+beside = partial(files.new_file, durable=True, mode=0o666)
+"""Yields a file that takes the place of another when it is whole, and is on disk then."""
 
 Part = Literal["first", "newest"]
 _PARTS: Mapping[str, Part] = {"first": "first", "newest": "newest"}
@@ -144,9 +144,6 @@ def write(
 
     covered = (coverage or Coverage()).as_json()
     path, mark = file_of(out, name), secrets.token_hex(8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for place in (path, out / f"{name}.json"):
-        _remove_leftovers(place)
     with beside(path) as file:
         noted = {MARK: mark, COVERAGE: json.dumps(covered)}
         pq.write_table(table.replace_schema_metadata(noted), file, compression="zstd")
@@ -157,14 +154,6 @@ def write(
         told = {**_as_json(entry, table, mark), "coverage": covered}
         file.write(json.dumps(told, ensure_ascii=False, allow_nan=False).encode())
     return entry
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what writes that were killed have left beside a file; a write that still goes on is younger than that."""
-    for left in path.parent.glob(f".{path.name}-*"):
-        with contextlib.suppress(OSError):  # another process may be at it as well
-            if time.time() - left.stat().st_mtime > LEFT_BEHIND:
-                left.unlink()
 
 
 def read(out: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -192,7 +181,7 @@ def coverage(out: Path, name: str) -> Coverage | None:
     if not path.exists():
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Coverage.from_json(json.loads(_metadata(path)[COVERAGE]))
+        return Coverage.from_json(records.from_json(_metadata(path)[COVERAGE]))
     return Coverage()
 
 
@@ -249,7 +238,7 @@ def say_damaged(damaged: Mapping[str, TableDamagedError]) -> None:
 def _entry(out: Path, name: str) -> Entry:
     found = file_of(out, name).stat()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        told = json.loads((out / f"{name}.json").read_bytes())
+        told = records.from_json((out / f"{name}.json").read_bytes())
         if told["mark"] == _mark(file_of(out, name)):
             columns = tuple(str(column["name"]) for column in told["columns"])
             items, part = tuple(map(dict, told["items"])), _PARTS[told["part"]]
@@ -326,29 +315,3 @@ def plain(value: object) -> object:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {key: plain(value) for key, value in row.items()}
-
-
-@contextlib.contextmanager
-def beside(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that takes the place of `path` when it is whole, and leaves nothing behind when it is not."""
-    # not of tempfile: a file that is made so has the rights that the user's umask leaves, whichever thread makes it
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

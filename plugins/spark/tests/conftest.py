@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 from click.testing import CliRunner, Result
 
@@ -43,8 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", line)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["TZ"] = "UTC"
-    hypothesis.settings.register_profile("busy", deadline=None)  # beside a Java that starts, anything may take long
-    hypothesis.settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,6 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(name) if name in LONGEST else len(LONGEST), item.get_closest_marker("slow") is None
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def in_the_lane_real(real: None) -> None:
+    """Put all tests here into the lane `real`: they run where Spark is installed."""
 
 
 @pytest.fixture

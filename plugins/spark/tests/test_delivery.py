@@ -128,7 +128,7 @@ def test_another_holder_is_found_when_the_source_is_gone(quest, nowhere):
     first, second = quest.server({"a.ogg": SONG}), quest.server({})
     until(lambda: holders(second, "a.ogg") == {first})
     rows = [wanted("a.ogg", second, nowhere), wanted("nobody.ogg", second, first)]
-    outcome = apply_replication(rows, music_broker=quest.address, timeout=2.5, wait=PATIENCE)
+    outcome = apply_replication(rows, broker=quest.address, timeout=2.5, wait=PATIENCE)
     assert states(outcome) == {("a.ogg", second): "arrived", ("nobody.ogg", second): "refused"}
     assert outcome.rows[1].why == "no server holds this song"
     assert second in holders(second, "a.ogg")
@@ -136,8 +136,15 @@ def test_another_holder_is_found_when_the_source_is_gone(quest, nowhere):
 
 def test_a_music_broker_that_is_away_is_told(quest, nowhere):
     second = quest.server({})
-    (row,) = apply_replication([wanted("a.ogg", second, second)], music_broker=nowhere, timeout=0.5).rows
+    (row,) = apply_replication([wanted("a.ogg", second, second)], broker=nowhere, timeout=0.5).rows
     assert (row.state, nowhere in row.why) == ("unreachable", True)
+
+
+def test_a_broker_without_a_music_broker_is_not_asked(quest):
+    second, said = quest.server({}), []
+    (row,) = apply_replication([wanted("a.ogg", second, second)], broker="gone", timeout=2.5, progress=said.append).rows
+    assert row.state == "refused"
+    assert [text for text in said if "no music broker is asked: no broker gone runs" in text]
 
 
 def test_a_server_that_says_nothing_is_given_up(quest):
@@ -181,8 +188,8 @@ def test_a_row_that_makes_no_sense_is_refused():
 def test_what_is_no_plan_is_told():
     with pytest.raises(kit.UsageError, match="row 1 has no song"):
         apply_replication([{"server": ANY, "source": ANY}])
-    with pytest.raises(kit.UsageError, match="not an address"):
-        apply_replication([], music_broker="nowhere")
+    with pytest.raises(kit.UsageError, match="by its name or by an address"):
+        apply_replication([], broker="no where")
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------
@@ -196,16 +203,16 @@ ADVICE = {
 
 def test_discovery_shows_the_placement_plan(scale0_broker):
     address = scale0_broker.in_thread(["discovery"]).address("discovery", "requests")
-    outcome = apply_placement([ADVICE, {**ADVICE, "group": None, "share": float("nan")}], address=address, timeout=20)
+    outcome = apply_placement([ADVICE, {**ADVICE, "group": None, "share": float("nan")}], broker=address, timeout=20)
     assert (outcome.rows, outcome.left_out, outcome.address) == (2, 0, address)
     told = advice_at(address)
     assert told["rows"] == [ADVICE, {**ADVICE, "group": None, "share": None}]
     assert (told["as_of"], told["age_s"] < PATIENCE) == (outcome.as_of, True)
     many = [{**ADVICE, "service": f"s{number}", "reason": "\N{SNOWMAN}" * 500} for number in range(3000)]
-    outcome = apply_placement(many, address=address, timeout=20)
+    outcome = apply_placement(many, broker=address, timeout=20)
     assert (outcome.rows + outcome.left_out, len(advice_at(address)["rows"])) == (3000, outcome.rows)
     east = datetime(2026, 1, 31, 17, tzinfo=timezone(timedelta(hours=5)))
-    assert apply_placement([], address=address, timeout=20, as_of=east).as_of == "2026-01-31T12:00:00Z"
+    assert apply_placement([], broker=address, timeout=20, as_of=east).as_of == "2026-01-31T12:00:00Z"
     assert advice_at(address)["rows"] == []
 
 
@@ -224,13 +231,13 @@ def test_a_discovery_that_takes_no_advice_says_so(scale0_broker):
     settings = {"plugin": {"discovery": {"advice": False}}}
     address = scale0_broker.in_thread(["discovery"], settings).address("discovery", "requests")
     with pytest.raises(kit.NegativeError, match="403: advice is not taken here"):
-        apply_placement([ADVICE], address=address, timeout=20)
+        apply_placement([ADVICE], broker=address, timeout=20)
 
 
 def test_faults_of_advice_are_told(nowhere):
     with pytest.raises(kit.NotReachedError):
-        apply_placement([ADVICE], address=nowhere, timeout=0.3)
+        apply_placement([ADVICE], broker=nowhere, timeout=0.3)
     with pytest.raises(kit.UsageError, match="row 1: advice"):
-        apply_placement([{**ADVICE, "advice": None}], address=nowhere)
-    with pytest.raises(kit.UsageError, match="not an address"):
-        apply_placement([ADVICE], address="nowhere")
+        apply_placement([{**ADVICE, "advice": None}], broker=nowhere)
+    with pytest.raises(kit.UsageError, match="by its name or by an address"):
+        apply_placement([ADVICE], broker="no where")

@@ -67,7 +67,7 @@ def test_what_is_wanted_at_a_server_comes_to_it(scale0_broker, tmp_path):
     # the job runs, and its plan arrives
     command = [
         sys.executable, "-m", "scale0_core", "spark", "replication", "--events", str(events),
-        "--out", str(out), "--master", "local[2]", "--apply", "--music-broker", quest.address, "--wait", str(PATIENCE),
+        "--out", str(out), "--master", "local[2]", "--apply", "--broker", quest.address, "--wait", str(PATIENCE),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

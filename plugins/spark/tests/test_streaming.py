@@ -22,6 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from scale0_spark import running, tables
+from scale0_spark.checkpoints import check_checkpoint
 from scale0_spark.events import deduplicated, read_events, stream_events
 from scale0_spark.jobs import JOBS, Options, run
 from scale0_spark.progress import Missed, Progress, StreamWatch
@@ -255,6 +256,23 @@ def test_with_a_new_checkpoint_a_table_begins_anew(spark: SparkSession, tmp_path
     wanted = plain(run(JOBS[JOB_OF[name]], stored, options)[name])
     assert wanted
     same(of_arrow(got), wanted)
+
+
+def test_a_stream_that_was_killed_while_it_planned_its_first_batch_begins_again(spark: SparkSession, tmp_path: Path):
+    checkpoint, tables = tmp_path / "checkpoint", Store(str(tmp_path / "tables"))
+    store(tmp_path / "events", by_chance(5, 50), "piece")
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(parents=True)
+    for name in (".0.f3b0.tmp", "..0.f3b0.tmp.crc"):
+        (offsets / name).write_bytes(b"v1")
+    note = {"folder": str(tmp_path / "events")}
+    check_checkpoint(checkpoint, note)
+    run_once(spark, "popularity", tmp_path / "events", tables, checkpoint)
+    assert tables.read("popularity") is not None
+    left = {path.name for path in offsets.iterdir()}
+    assert "0" in left
+    check_checkpoint(checkpoint, note)  # of a stream that has begun nothing is removed
+    assert {path.name for path in offsets.iterdir()} == left
 
 
 class Broken(Store):

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scale0_core.api import files
 from scale0_core.cli.kit import NegativeError, UsageError
 from scale0_spark import command, tables
 
@@ -124,7 +125,7 @@ def test_what_a_killed_write_left_behind_is_removed_by_a_later_one(tmp_path: Pat
     others = [folder / ".popularity.parquet-young", tmp_path / ".capacity.json-old"]
     for path in (*leftovers, *others):
         path.write_bytes(b"half")
-        age = 0.0 if path.name.endswith("young") else tables.LEFT_BEHIND + 1
+        age = 0.0 if path.name.endswith("young") else files.LEFT_BEHIND + 1
         os.utime(path, (time.time() - age,) * 2)
     tables.write(tmp_path, "popularity", pa.table({"n": [2]}))
     assert [path.exists() for path in leftovers] == [False, False]

@@ -79,4 +79,4 @@ def staged(world: World) -> int:
     with world.pipes() as pipes:
         pipes._send((b"LIST", b"spark-staging-"))
         answer = pipes._received(PATIENCE)
-    return sum(row["chunks"] for row in json.loads(answer[1].bytes)["pipes"])
+    return sum(row["chunks"] for row in json.loads(bytes(answer[1]))["pipes"])

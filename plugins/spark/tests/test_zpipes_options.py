@@ -12,7 +12,7 @@ from scale0_spark.zpipes.errors import OptionError, RefusedError, UnreachedError
 from scale0_spark.zpipes.options import READERS, Options, read_options
 from scale0_spark.zpipes.ranges import Bounds, Offset, cut, from_json, shares, to_json
 
-NEEDED = {"address": "ipc://@/zpipes/local", "pipe": "orders"}
+NEEDED = {"broker": "ipc://@/zpipes/local", "pipe": "orders"}
 
 
 def test_defaults():
@@ -31,7 +31,7 @@ def test_defaults():
 def test_all_options_whatever_their_case():
     options = read_options(
         {
-            "ADDRESS": "tcp://127.0.0.1:1", "pipes": "b, a", "Group": "g", "payload": "Events",
+            "BROKER": "tcp://127.0.0.1:1", "pipes": "b, a", "Group": "g", "payload": "Events",
             "startingsequence": "7", "maxRowsPerTrigger": "10", "rowsPerPartition": "5", "partitions": "3",
             "failondataloss": "FALSE", "timeout": "1.5", "stagingTimeout": "60", "checkpointLocation": "x",
         }
@@ -47,10 +47,11 @@ def test_all_options_whatever_their_case():
 @pytest.mark.parametrize(
     ("given_", "says"),
     [
-        ({"pipe": "p"}, "address"), ({"address": "tcp://x:1"}, "pipe"), ({**NEEDED, "goup": "x"}, "goup"),
-        ({**NEEDED, "address": "http://x"}, "tcp://"), ({**NEEDED, "pipe": ""}, "pipe"),
-        ({**NEEDED, "pipe": "x" * 256}, "255"), ({"address": "tcp://x:1", "pipes": "a,a"}, "twice"),
-        ({"address": "tcp://x:1", "pipes": "a,,b"}, "pipes"), ({**NEEDED, "group": ""}, "group"),
+        ({"pipe": "p"}, "broker"), ({"broker": "tcp://x:1"}, "pipe"), ({**NEEDED, "goup": "x"}, "goup"),
+        ({**NEEDED, "broker": "http://x"}, "tcp://"), ({**NEEDED, "pipe": ""}, "pipe"),
+        ({**NEEDED, "broker": "a,b/c"}, "by its name"),
+        ({**NEEDED, "pipe": "x" * 256}, "255"), ({"broker": "tcp://x:1", "pipes": "a,a"}, "twice"),
+        ({"broker": "tcp://x:1", "pipes": "a,,b"}, "pipes"), ({**NEEDED, "group": ""}, "group"),
         ({**NEEDED, "payload": "json"}, "chunks or events"), ({**NEEDED, "startingSequence": "0"}, "startingSequence"),
         ({**NEEDED, "startingSequence": "last"}, "first, next"),
         ({**NEEDED, "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),

@@ -32,12 +32,12 @@ def _registered(spark: SparkSession) -> None:
 
 
 def sink(writer: Any, world: World, pipe: str, **options: str) -> Any:
-    return writer.format("zpipes").option("address", world.address).option("pipe", pipe).options(**options)
+    return writer.format("zpipes").option("broker", world.address).option("pipe", pipe).options(**options)
 
 
 def copy(spark: SparkSession, world: World, source: str, target: str, folder: Path, **options: str) -> Any:
     """Copy one pipe to another, as far as it goes now."""
-    reader = spark.readStream.format("zpipes").option("address", world.address).option("pipe", source)
+    reader = spark.readStream.format("zpipes").option("broker", world.address).option("pipe", source)
     rows = reader.options(**options).load().select("data")
     query = sink(rows.writeStream, world, target).option("checkpointLocation", str(folder / "checkpoint"))
     query = query.trigger(availableNow=True).start()
@@ -50,7 +50,7 @@ def staged(world: World) -> list[str]:
     with world.pipes() as pipes:
         pipes._send((b"LIST", b"spark-staging-"))
         answer = pipes._received(PATIENCE)
-    return [row["name"] for row in json.loads(answer[1].bytes)["pipes"]]
+    return [row["name"] for row in json.loads(bytes(answer[1]))["pipes"]]
 
 
 def test_a_table_is_written_to_a_pipe_and_read_again(spark, world):
@@ -67,7 +67,7 @@ def test_events_are_written_as_arrow_and_read_again(spark, world):
     pipe = world.name()
     rows = spark.createDataFrame([("task", 1, 2.5), ("rpc", 2, None)], "kind string, seq long, value double")
     sink(rows.write, world, pipe, payload="events").mode("append").save()
-    found = spark.read.format("zpipes").option("address", world.address).option("pipe", pipe)
+    found = spark.read.format("zpipes").option("broker", world.address).option("pipe", pipe)
     found = found.option("payload", "events").load().select("kind", "seq", "value").orderBy("seq").collect()
     assert [tuple(row) for row in found] == [("task", 1, 2.5), ("rpc", 2, None)]
 

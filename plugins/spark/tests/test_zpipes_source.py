@@ -46,12 +46,12 @@ def _registered(spark: SparkSession) -> None:
 
 
 def stream(spark: SparkSession, world: World, pipe: str, **options: Any) -> Any:
-    reader = spark.readStream.format("zpipes").option("address", world.address).option("pipe", pipe)
+    reader = spark.readStream.format("zpipes").option("broker", world.address).option("pipe", pipe)
     return reader.options(**options).load()
 
 
 def table(spark: SparkSession, world: World, pipe: str, **options: Any) -> Any:
-    reader = spark.read.format("zpipes").option("address", world.address).option("pipe", pipe)
+    reader = spark.read.format("zpipes").option("broker", world.address).option("pipe", pipe)
     return reader.options(**options).load()
 
 
@@ -102,7 +102,7 @@ def test_a_stream_into_a_windowed_aggregation(spark, world, tmp_path):
 
 
 def reader(world: World, pipes: str, **options: str) -> PipeStreamReader:
-    return PipeStreamReader(read_options({"address": world.address, "pipes": pipes, **options}))
+    return PipeStreamReader(read_options({"broker": world.address, "pipes": pipes, **options}))
 
 
 def ranges(parts: Sequence[Any]) -> list[tuple[str, int, int]]:
@@ -235,9 +235,9 @@ def fetched(spark: SparkSession, rows: Any) -> int:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"pipe": "p"}, "address"),
-        ({"address": "tcp://127.0.0.1:1", "pipe": "p", "maxRows": "1"}, "maxrows"),
-        ({"address": "tcp://127.0.0.1:1", "pipe": "p", "startingSequence": "last"}, "startingSequence"),
+        ({"pipe": "p"}, "broker"),
+        ({"broker": "tcp://127.0.0.1:1", "pipe": "p", "maxRows": "1"}, "maxrows"),
+        ({"broker": "tcp://127.0.0.1:1", "pipe": "p", "startingSequence": "last"}, "startingSequence"),
     ],
 )
 def test_bad_options_are_told_before_anything_is_read(spark, options, says):

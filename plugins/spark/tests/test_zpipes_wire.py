@@ -222,7 +222,7 @@ def test_what_is_there_behind_what_is_gone_is_kept(world, streams):
 def take(pipes: Pipes, pipe: str) -> bytes:
     """Take a chunk out, as the nameless reader does."""
     pipes._send(("READ", pipe))
-    return pipes._received(30)[0].bytes
+    return bytes(pipes._received(30)[0])
 
 
 def test_numbers_that_are_missing_are_no_loss(world, streams):
@@ -423,7 +423,7 @@ def test_a_batch_that_is_larger_than_a_pipe_is_refused_with_advice(world):
 def test_who_had_no_room_until_the_end_is_not_taken_for_one_who_is_silent(world, monkeypatch, first_wait, told):
     """The last try may have no time left; only a whole wait without an answer is silence."""
     monkeypatch.setattr(wire, "FIRST_WAIT", first_wait)
-    full = [zmq.Frame(part) for part in (b"ERROR", str(min(wire.PASSES)).encode(), b"full")]
+    full = [memoryview(part) for part in (b"ERROR", str(min(wire.PASSES)).encode(), b"full")]
     answers = [full]
 
     def received(pipes, seconds):

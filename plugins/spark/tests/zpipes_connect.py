@@ -16,11 +16,11 @@ def main(remote: str, address: str, source: str, target: str, folder: str) -> No
     """Copy."""
     with open_session("pipes", remote=remote) as spark:
         register(spark)
-        some = spark.read.format("zpipes").options(address=address, pipe=source).load().where("sequence <= 3")
-        table = some.select("data").write.format("zpipes").options(address=address, pipe=target)
+        some = spark.read.format("zpipes").options(broker=address, pipe=source).load().where("sequence <= 3")
+        table = some.select("data").write.format("zpipes").options(broker=address, pipe=target)
         table.mode("append").save()
-        rows = spark.readStream.format("zpipes").options(address=address, pipe=source, maxRowsPerTrigger="60").load()
-        written = rows.select("data").writeStream.format("zpipes").options(address=address, pipe=target)
+        rows = spark.readStream.format("zpipes").options(broker=address, pipe=source, maxRowsPerTrigger="60").load()
+        written = rows.select("data").writeStream.format("zpipes").options(broker=address, pipe=target)
         query = written.option("checkpointLocation", folder).trigger(availableNow=True).start()
         query.awaitTermination()
         failure = query.exception()

@@ -98,10 +98,10 @@ def copy(
     """Copy what is in the source and was not copied before."""
     register(spark)
     options = {"maxRowsPerTrigger": f"{BATCH}", "rowsPerPartition": f"{BATCH // 2}"}
-    rows = spark.readStream.format("zpipes").options(**options, address=address, pipe=source).load()
+    rows = spark.readStream.format("zpipes").options(**options, broker=address, pipe=source).load()
     if through is not None:
         rows = rows.mapInArrow(through, rows.schema)
-    written = rows.select("data").writeStream.format(sink).options(address=address, pipe=target, **more)
+    written = rows.select("data").writeStream.format(sink).options(broker=address, pipe=target, **more)
     written = written.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
     written.start().awaitTermination()
 

@@ -22,11 +22,9 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 _folder_option = click.option(
     "--events", "folder", metavar="DIR", type=click.Path(path_type=Path),
-    help="Where the events are; by default telemetry in the data folder of the broker that --name names.",
+    help="Where the events are; by default telemetry in the data folder of the broker.",
 )  # fmt: skip
-_name_option = click.option(
-    "-n", "--name", default="default", show_default=True, metavar="BROKER", help="Which broker on this machine."
-)
+_broker_option = kit.broker_option("-n", "--name")
 
 
 def _when(_: click.Context, __: click.Parameter, value: str | None) -> datetime.datetime | None:
@@ -53,12 +51,12 @@ main.add_command(generate)
 
 @main.command()
 @_folder_option
-@_name_option
+@_broker_option
 @click.option("--segments", "single", is_flag=True, help="Every file instead of a line for each kind.")
 @kit.output_option
-def ls(folder: Path | None, name: str, *, single: bool) -> None:
+def ls(folder: Path | None, broker: str | None, *, single: bool) -> None:
     """List what is there: events, bytes and time span of each kind."""
-    root = _existing(folder, name)
+    root = _existing(folder, broker)
     rows = [_about(segment, root) for segment in sorted(_segments(root))]
     if single:
         kit.emit("scale0.telemetry.segments/1", rows)
@@ -71,7 +69,7 @@ def ls(folder: Path | None, name: str, *, single: bool) -> None:
 
 @main.command()
 @_folder_option
-@_name_option
+@_broker_option
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Events of this kind; may be given several times.")
 @click.option("--service", metavar="NAME", help="Events of this service.")
 @click.option(
@@ -81,11 +79,11 @@ def ls(folder: Path | None, name: str, *, single: bool) -> None:
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), metavar="N", help="The last N of them.")
 @kit.output_option
 def show(
-    folder: Path | None, name: str, kinds: tuple[str, ...], service: str | None,
+    folder: Path | None, broker: str | None, kinds: tuple[str, ...], service: str | None,
     since: datetime.datetime | None, until: datetime.datetime | None, limit: int,
 ) -> None:  # fmt: skip
     """Show events, the last ones last."""
-    root = _existing(folder, name)
+    root = _existing(folder, broker)
     found = _events(root, kinds, service, since, until, limit)
     empty = {column for column in (found[0] if found else {}) if all(row[column] is None for row in found)}
     columns = [column for column in _SHOWN if column not in empty]
@@ -117,7 +115,7 @@ def columns() -> None:
 
 @main.command()
 @_folder_option
-@_name_option
+@_broker_option
 @click.option(
     "--keep",
     metavar="BYTES",
@@ -129,14 +127,16 @@ def columns() -> None:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @kit.output_option
-def prune(folder: Path | None, name: str, keep: int | None, before: datetime.datetime | None, *, yes: bool) -> None:
+def prune(
+    folder: Path | None, broker: str | None, keep: int | None, before: datetime.datetime | None, *, yes: bool
+) -> None:
     """Remove old segments; those that are still written stay."""
     if keep is None and before is None:
         raise kit.UsageError(
             "nothing says what to remove", "neither --keep nor --before is given", "nothing was removed",
             "scale0 telemetry prune --before 30d, or --keep 500M",
         )  # fmt: skip
-    root = _existing(folder, name)
+    root = _existing(folder, broker)
     from scale0_telemetry.segments import over_quota, remove
 
     found = sorted(_segments(root))
@@ -158,9 +158,9 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def _existing(folder: Path | None, name: str) -> Path:
+def _existing(folder: Path | None, broker: str | None) -> Path:
     """Give the folder of events; a NegativeError says that there is none."""
-    root = folder or kit.data_dir(name) / "telemetry"
+    root = folder or kit.data_dir(broker) / "telemetry"
     if not root.is_dir():
         raise kit.NegativeError(
             f"there are no events at {root}", "there is no such folder", "nothing can be shown",

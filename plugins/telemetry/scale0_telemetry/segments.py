@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scale0_core.api import KIB, MIB, get_logger
+from scale0_core.api import KIB, MIB, files, get_logger
 from scale0_telemetry.schema import FILE_SCHEMA
 
 LOG = get_logger("plugin.telemetry")
@@ -202,12 +201,12 @@ class _OpenFile:
         self.writer.close()
         self.sink.close()
         if durable:
-            _sync(self.path)
-        self.path.rename(self.final)
+            files.sync_path(self.path)
+        files.put_in_place(self.path, self.final, durable=False)
         if durable:
             with contextlib.suppress(OSError):  # the segment is there and whole: it does not count as lost
                 for entry in (self.final, *self.new_folders):
-                    _sync(entry.parent)
+                    files.sync_path(entry.parent)
 
     def abandon(self) -> None:
         """Throw away what was written."""
@@ -450,11 +449,3 @@ def _free(folder: Path, name: str) -> Path:
         number += 1
         path = folder / f"{name}.{number}{SUFFIX}"
     return path
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,12 +35,13 @@ def _quota(_: Any, field: attrs.Attribute[Any], value: int) -> None:
         raise ValueError(f"'{field.name}' must be 0 or at least {LEAST_QUOTA}, not {value}")
 
 
-_ADDRESS = re.compile(r"(ipc|inproc)://.+|tcp://.+:[0-9]{1,5}")
+_BROKER = re.compile(r"ipc://.+|tcp://.+:[0-9]{1,5}|[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}|")
 
 
-def _address(_: Any, field: attrs.Attribute[Any], value: str) -> None:
-    if not _ADDRESS.fullmatch(value):
-        raise ValueError(f"'{field.name}' must be an address, as in tcp://127.0.0.1:5560, not {value!r}")
+def _broker(_: Any, field: attrs.Attribute[Any], value: str | tuple[str, ...]) -> None:
+    for each in (value,) if isinstance(value, str) else value:
+        if not _BROKER.fullmatch(each):
+            raise ValueError(f"'{field.name}' must be a name or an address, as in tcp://127.0.0.1:5560, not {each!r}")
 
 
 @attrs.frozen
@@ -69,9 +70,10 @@ class TelemetrySettings:
     pipe: str = setting(
         "", "Name of a pipe to which events are published as Arrow streams of up to 4 MiB; empty: none."
     )
-    pipe_address: str = setting(
-        "ipc://{runtime}/zpipes", "Where the pipe is: an address of the plugin zpipes, of this broker or another one.",
-        validator=_address,
+    pipe_broker: str | tuple[str, ...] = setting(
+        "", "Broker of the pipe: a name on this machine, an address of a service zpipes, or several, tried in order; "
+        "empty: this one.",
+        validator=_broker,
     )  # fmt: skip
     pipe_buffer: int = setting(
         16 * MIB,

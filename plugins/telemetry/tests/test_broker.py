@@ -17,10 +17,12 @@ import zmq
 
 from scale0_core.api import BatchReport, BrokerContext, Packing, RunningBroker, events
 from scale0_core.client import Client, Worker
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import Publisher
+from scale0_telemetry.observer.sink import Sink
 from scale0_telemetry.settings import TelemetrySettings
-from scale0_telemetry.sink import Sink
+
+pytestmark = pytest.mark.real
 
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
@@ -211,7 +213,7 @@ def test_events_are_published_to_a_pipe_of_the_broker_itself(scale0_broker, file
 @pytest.mark.requirement("R26")
 def test_events_of_several_brokers_are_published_to_the_pipe_of_another(scale0_broker):
     address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
-    table = settings(pipe="events", pipe_address=address, files=False)
+    table = settings(pipe="events", pipe_broker=address, files=False)
     brokers = [scale0_broker(["telemetry"], table) for _ in range(2)]
     for count, broker in enumerate(brokers, 10):
         do_tasks(broker, count)
@@ -227,7 +229,7 @@ def test_events_of_several_brokers_are_published_to_the_pipe_of_another(scale0_b
 def test_the_broker_of_the_pipe_may_come_later_and_be_killed(scale0_broker):
     pipes = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"durable": ["events"]}}})
     address = pipes.address("zpipes", "pipes", 1)
-    broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_address=address, files=False))
+    broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_broker=address, files=False))
     do_tasks(broker, 20)
     rows_in_pipe(address, 20)
     pipes.kill()
@@ -279,7 +281,7 @@ def test_a_burst_of_events_reaches_the_pipe(scale0_broker, tmp_path, packed):
     address = scale0_broker(["zpipes"]).address("zpipes", "pipes", 1)
     context = BrokerContext(name="left", runtime_dir=str(tmp_path), data_dir=str(tmp_path), group="north")
     running = RunningBroker(name="left", wire="native", addresses={}, counts={})
-    sink = Sink(TelemetrySettings(files=False, pipe="events", pipe_address=address), context, running)
+    sink = Sink(TelemetrySettings(files=False, pipe="events", pipe_broker=address), context, running)
     told = [(events.TASK, 1.5, "echo", "worker" * 20, "north", "ok", 10, 20, 100)] * 150_000
     if packed:
         packing = Packing(events.TASK)
@@ -312,7 +314,7 @@ def test_a_publisher_has_one_link_however_often_it_connects(scale0_broker):
     for _ in range(3):
         publish()
         assert told_of(address)["links"] == 1
-        publisher._disconnect()
+        publisher.session.reconnect()
     publish()
     publisher.close(60)
     assert told_of(address)["links"] == 0
@@ -323,7 +325,7 @@ def test_an_empty_pipe_is_forgotten_with_the_broker_that_published_to_it(scale0_
     pipes = scale0_broker(["zpipes"])
     address = pipes.address("zpipes", "pipes", 1)
     for _ in range(2):
-        broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_address=address, load_interval=0.1))
+        broker = scale0_broker(["telemetry"], settings(pipe="events", pipe_broker=address, load_interval=0.1))
         end = time.monotonic() + 60
         while told_of(address).get("links") != 1:
             assert time.monotonic() < end, broker.text()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, Packing, events
 from scale0_core.api import packing as forms
-from scale0_telemetry.columns import DAY_US, Columns
+from scale0_telemetry.observer.columns import DAY_US, Columns
 from scale0_telemetry.schema import FILE_SCHEMA, ROWS_SCHEMA, SCHEMA
 
 RECORD = forms.RECORD

@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from scale0_core.api import events
-from scale0_telemetry.columns import Columns
+from scale0_telemetry.observer.columns import Columns
 from scale0_telemetry.segments import Segments
+
+pytestmark = pytest.mark.real
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
 

@@ -47,13 +47,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def month(real: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300,000 events of four weeks."""
     folder = tmp_path_factory.mktemp("month")
     generate(folder, rows=300_000, seed=5, days=28)
     return folder
 
 
+@pytest.mark.real  # takes seconds
 @pytest.mark.parametrize(
     ("rows", "days", "brokers"), [(1, 1, 1), (2, 30, 4), (7, 1, 3), (999, 28, 3), (20_001, 3, 1), (5_000, 9, 64)]
 )
@@ -191,7 +192,7 @@ def test_numbers_of_a_broker_follow_its_time_without_a_gap(month: Path):
 def test_what_a_real_broker_tells_of_itself_is_told_alike(month: Path, scale0_broker: Any):
     broker = scale0_broker(["telemetry"])
     for command in ("disable", "enable"):
-        words = [sys.executable, "-m", "scale0_core", command, "--address", broker.address("scale0", "management")]
+        words = [sys.executable, "-m", "scale0_core", command, "--broker", broker.address("scale0", "management")]
         subprocess.run(words, check=True, capture_output=True, timeout=60)
     assert broker.stop() == 0
     for kind in ("load", "config_change"):

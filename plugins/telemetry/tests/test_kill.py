@@ -13,8 +13,10 @@ import zmq
 
 from scale0_core.api import MIB, events
 from scale0_core.testing import KilledBroker, SlowDisk, killed_program
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import Publisher
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import PipeSession, Publisher
+
+pytestmark = pytest.mark.real
 
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
@@ -24,7 +26,7 @@ import datetime, sys
 from pathlib import Path
 from scale0_core.api import events
 from scale0_telemetry import segments as module
-from scale0_telemetry.columns import Columns
+from scale0_telemetry.observer.columns import Columns
 {plant}
 folder, epoch = Path(sys.argv[1]), int(sys.argv[2])
 task = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
@@ -156,16 +158,20 @@ needs_pipes = pytest.mark.skipif(
 DURABLE = {"plugin": {"zpipes": {"durable": ["events"]}}}
 
 
+class HastySession(PipeSession):
+    """Takes what was sent for stored."""
+
+    def _ask(self, now):
+        super()._ask(now)
+        if self._in_flight:
+            self._drop(self._in_flight)
+            self._asked, self._in_flight = None, 0  # it does not wait for the answer
+
+
 class HastyPublisher(Publisher):
     """Takes what was sent for stored."""
 
-    def _ask(self, end):
-        sent = super()._ask(end)
-        if sent and self._in_flight:
-            self._drop(self._in_flight)
-            self._asked, self._in_flight = None, 0
-            return False  # it does not wait for the answer
-        return sent
+    make_session = HastySession
 
 
 def publishing(publisher_class):
@@ -182,7 +188,7 @@ def publishing(publisher_class):
             while acknowledged < offered:
                 assert time.monotonic() < end
                 publisher.step(0.5)
-                acknowledged = offered - sum(chunk.rows for chunk in publisher._chunks)
+                acknowledged = offered - sum(chunk.rows for chunk in publisher.session.chunks)
         assert not publisher.lost
         return number, offered
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from scale0_core.api import EventKind, events
 from scale0_core.testing import BrokerStarter
-from scale0_telemetry.columns import Columns
-from scale0_telemetry.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
+from scale0_telemetry.observer.columns import Columns
+from scale0_telemetry.observer.publisher import CHUNK_ROWS, PUT_BYTES, SILENCE, Publisher, cut
 from scale0_telemetry.schema import SCHEMA
+
+pytestmark = pytest.mark.real
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc).timestamp()
 TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
@@ -77,12 +79,12 @@ class Peer:
     def cut_off(self, monkeypatch):
         """Have the publisher think that nobody answers."""
         with monkeypatch.context() as patch:
-            patch.setattr("scale0_telemetry.publisher.SILENCE", 0.0)
+            patch.setattr("scale0_telemetry.observer.publisher.SILENCE", 0.0)
             self.publisher.step(0.0)
 
 
 @pytest.fixture
-def peer():
+def peer(real):
     peer = Peer()
     yield peer
     peer.close()
@@ -97,6 +99,7 @@ def chunks(batch):
     return found
 
 
+@pytest.mark.quick
 def test_a_chunk_is_a_stream_of_one_record_batch_of_all_kinds():
     batches = Columns("left", 7).convert([(NOON, [("scale0", [TASK, TASK]), ("zpipes", [READ])])])
     [chunk], too_large = cut(batches)
@@ -130,6 +133,7 @@ MARGIN = 1024
 TOLD = st.lists(st.tuples(st.sampled_from("ab"), TEXTS), min_size=1, max_size=30)
 
 
+@pytest.mark.quick
 @settings(max_examples=100, deadline=None)
 @given(st.lists(TOLD, min_size=1, max_size=5), st.integers(1, 40), st.integers(4_000, 20_000))
 def test_any_batches_come_out_in_chunks_within_the_limits(puts, most_rows, most_bytes):
@@ -148,6 +152,7 @@ def test_any_batches_come_out_in_chunks_within_the_limits(puts, most_rows, most_
     assert set(found) >= {batch.rows.column("seq")[0].as_py() for batch in fitting}
 
 
+@pytest.mark.real
 def test_a_burst_is_sent_in_requests_that_a_pipe_takes():
     peer = Peer(most_bytes=64 << 20)
     try:
@@ -177,6 +182,7 @@ def test_an_event_that_is_too_large_for_a_pipe_is_counted(peer):
 
 
 @pytest.mark.parametrize("largest", [20_000, 100_000])
+@pytest.mark.real
 def test_all_events_reach_a_broker_that_takes_small_chunks(largest):
     """A request of more than twice ``max_message`` and 64 KiB has the connection cut, whatever is sent again."""
     pytest.importorskip("scale0_zpipes", reason="the plugin zpipes is not here")
@@ -190,12 +196,12 @@ def test_all_events_reach_a_broker_that_takes_small_chunks(largest):
                     publisher.put(columns.convert([(NOON, [("scale0", [TASK] * 100)])]))
                     publisher._close_chunk()
                 end = time.monotonic() + 20
-                while publisher._bytes:
+                while publisher.waiting:
                     publisher.step(0.2)
                     assert time.monotonic() < end
             publisher.put(columns.convert([(NOON, [("scale0", [TASK] * 2 * CHUNK_ROWS)])]))
             end = time.monotonic() + 20
-            while publisher._bytes or publisher._batches:
+            while publisher.waiting or publisher._batches:
                 publisher.step(0.2)
                 assert time.monotonic() < end
             assert not publisher.lost
@@ -306,6 +312,7 @@ def test_a_link_that_may_be_another_s_is_left_alone(peer):
     assert said == [[b"INFO", b"events"]]
 
 
+@pytest.mark.real
 def test_the_buffer_is_bounded_and_the_rest_is_counted():
     peer = Peer(most_bytes=2048)
     try:
@@ -320,6 +327,7 @@ def test_the_buffer_is_bounded_and_the_rest_is_counted():
         peer.close()
 
 
+@pytest.mark.real
 def test_nobody_there_is_no_error():
     publisher = Publisher("tcp://127.0.0.1:9", b"events", b"me", 1 << 20)
     publisher.put(Columns("left", 7).convert([(NOON, [("scale0", [TASK])])]))
@@ -329,6 +337,7 @@ def test_nobody_there_is_no_error():
     assert publisher.lost == {"pipe": 1}
 
 
+@pytest.mark.real
 def test_an_address_that_is_none_is_no_error():
     publisher = Publisher("nowhere", b"events", b"me", 1 << 20)
     publisher.put(Columns("left", 7).convert([(NOON, [("scale0", [TASK])])]))
@@ -338,6 +347,7 @@ def test_an_address_that_is_none_is_no_error():
     assert publisher.lost == {"pipe": 1}
 
 
+@pytest.mark.real
 def test_a_broker_that_comes_late_gets_nothing_that_waited_in_a_socket(tmp_path_factory):
     address = f"ipc://{tmp_path_factory.mktemp('p')}/late"
     publisher = Publisher(address, b"events", b"me", 1 << 20)
@@ -358,6 +368,7 @@ def test_a_broker_that_comes_late_gets_nothing_that_waited_in_a_socket(tmp_path_
     assert publisher.lost == {"pipe": 10}
 
 
+@pytest.mark.real
 def test_a_request_is_repeated_as_soon_as_its_connection_breaks(tmp_path_factory):
     address = f"ipc://{tmp_path_factory.mktemp('p')}/flaps"
     publisher = Publisher(address, b"events", b"me", 1 << 20)
@@ -387,18 +398,19 @@ ANSWERS = st.lists(
 @settings(max_examples=50)
 @given(st.lists(ANSWERS, max_size=10))
 def test_any_answer_is_taken_and_no_event_is_lost_without_a_count(answers):
-    """The bytes of the answers are handed in where the socket would: all states, no waiting."""
+    """The answers are handed to the session: all states, no waiting."""
     publisher = Publisher("inproc://nobody", b"events", b"me", 1 << 20)
-    columns = Columns("left", 7)
+    session, columns = publisher.session, Columns("left", 7)
+    session.start(0.0)
+    session.on_linked(0.0)
     taken = 0
     for answer in answers:
         publisher.put(columns.convert([(NOON, [("scale0", [TASK])])]))
         publisher._close_chunk()
-        request, publisher._in_flight = publisher._next_request()
-        publisher._asked, publisher._verb = 0.0, request[0]
-        before = len(publisher._chunks), sum(publisher.lost.values())
-        publisher._answered(answer)
-        gone = before[0] - len(publisher._chunks)
+        session.resume(0.0)
+        before = len(session.chunks), sum(publisher.lost.values())
+        session.receive(tuple(answer), 0.0)
+        gone = before[0] - len(session.chunks)
         assert gone >= 0
         taken += gone - (sum(publisher.lost.values()) - before[1])
     publisher.give_up()

@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from scale0_core.api import EventKind, events
+from scale0_core.api import EventKind, events, files
 from scale0_telemetry import segments as module
-from scale0_telemetry.columns import Columns
+from scale0_telemetry.observer.columns import Columns
 from scale0_telemetry.schema import FILE_SCHEMA
 from scale0_telemetry.segments import Limits, Segments, over_quota, remove, segments_in
 
@@ -204,7 +204,7 @@ def noisy_events(chance, count):
     return [(chance.choice(KINDS), 0.0, chance.randbytes(9).hex(), chance.getrandbits(62)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeds(12)
 def test_open_segments_count_for_the_quota(tmp_path, monkeypatch, seed):
     """Whatever is written, of however many kinds, and whenever one looks."""
     chance = random.Random(seed)
@@ -320,7 +320,7 @@ def test_while_the_disk_refuses_long_rows_are_bounded_too(tmp_path, source, monk
 
 def test_new_folders_are_on_disk_with_the_segment(tmp_path, source, monkeypatch):
     synced = []
-    monkeypatch.setattr(module, "_sync", synced.append)
+    monkeypatch.setattr(files, "sync_path", synced.append)
     segments = Segments(tmp_path / "events", "left", 7)
     for _ in range(2):
         segments.write("task", DAY, source.batch())
@@ -331,14 +331,14 @@ def test_new_folders_are_on_disk_with_the_segment(tmp_path, source, monkeypatch)
 
 
 def test_a_segment_that_has_its_name_is_not_lost(tmp_path, source, monkeypatch):
-    real = module._sync
+    real = files.sync_path
 
     def sync(path):
         if path.is_dir():
             raise OSError("input/output error")
         real(path)
 
-    monkeypatch.setattr(module, "_sync", sync)
+    monkeypatch.setattr(files, "sync_path", sync)
     segments = Segments(tmp_path, "left", 7)
     segments.write("task", DAY, source.batch())
     segments.close()

@@ -6,7 +6,7 @@ import sys
 import attrs
 import pytest
 
-from scale0_telemetry.plugin import scale0_plugin_info
+from scale0_telemetry.plugin import TelemetryPlugin
 from scale0_telemetry.settings import TelemetrySettings
 
 
@@ -15,7 +15,7 @@ def test_every_setting_has_a_help_text():
 
 
 def test_it_is_never_started_unasked():
-    info = scale0_plugin_info()
+    info = TelemetryPlugin().scale0_plugin_info()
     assert (info.safe_by_default, info.observes_events, info.settings) == (False, True, TelemetrySettings)
 
 
@@ -25,7 +25,7 @@ def test_it_is_never_started_unasked():
         {"sampling": {"task": -0.1}}, {"sampling": {"task": 1.1}}, {"sampling": {"task": float("nan")}},
         {"segment_bytes": 1}, {"segment_seconds": 0.0}, {"quota_bytes": -1}, {"quota_bytes": 1000}, {"max_queue": 0},
         {"load_interval": 0.0},
-        {"pipe_address": "127.0.0.1:5560"}, {"pipe_address": "tcp://127.0.0.1"}, {"pipe_address": "tcp://host:*"},
+        {"pipe_broker": "127.0.0.1:5560"}, {"pipe_broker": "tcp://127.0.0.1"}, {"pipe_broker": ("a", "tcp://host:*")},
     ],
     ids=repr,
 )  # fmt: skip
@@ -52,6 +52,7 @@ def test_kinds_of_others_may_be_sampled():
     assert TelemetrySettings(sampling={"weather": 0.5, "task": 1.0}).sampling["weather"] == 0.5
 
 
+@pytest.mark.real
 def test_a_broker_that_does_not_use_it_does_not_load_pyarrow():
     code = "import sys, scale0_telemetry.plugin; print('pyarrow' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -11,9 +11,9 @@ import pytest
 
 from scale0_core.api import BatchReport, BrokerContext, EventKind, Packing, RunningBroker, events
 from scale0_core.api import packing as forms
-from scale0_telemetry.load import Gauge, memory_bytes
+from scale0_telemetry.observer.load import Gauge, memory_bytes
+from scale0_telemetry.observer.sink import Sink
 from scale0_telemetry.settings import TelemetrySettings
-from scale0_telemetry.sink import Sink
 
 RECORD = forms.RECORD
 
@@ -22,7 +22,7 @@ TASK = (events.TASK, 1.5, "echo", "worker", None, "ok", 10, 20, 100)
 
 @attrs.define
 class Counts:
-    """As much of a seat's counts as is looked at."""
+    """As much of a host's counts as is looked at."""
 
     received: int = 0
     dropped: Counter = attrs.field(factory=Counter)

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scale0_zpipes.client import (
-        Pipe,
-        PipeBusyError,
-        PipeClosedError,
-        PipeError,
-        PipeFullError,
-        PipeGoneError,
-        PipeLostError,
-        PipeReader,
-        PipeTimeoutError,
-        PipeTooLargeError,
-        PipeWriter,
-        Stage,
-    )
-
-__all__ = [
-    "Pipe",
-    "PipeBusyError",
-    "PipeClosedError",
-    "PipeError",
-    "PipeFullError",
-    "PipeGoneError",
-    "PipeLostError",
-    "PipeReader",
-    "PipeTimeoutError",
-    "PipeTooLargeError",
-    "PipeWriter",
-    "Stage",
-]
+    from scale0_zpipes.client import *
 
 
 def __getattr__(name: str) -> Any:
     """Import the client when it is used: a broker that loads the plugin, and `scale0 --help`, have no need of it."""
-    if name in __all__:
-        from scale0_zpipes import client
-
-        return vars(client)[name]
+    # names of the client are classes; in small letters it is a module that is about to be imported
+    if name[0].isupper() and name in (names := vars(import_module("scale0_zpipes.client"))):
+        return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

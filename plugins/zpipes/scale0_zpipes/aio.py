@@ -2,30 +2,5 @@
 
 from __future__ import annotations
 
-from scale0_zpipes.client.aio import Pipe, PipeReader, PipeWriter
-from scale0_zpipes.client.errors import (
-    PipeBusyError,
-    PipeClosedError,
-    PipeError,
-    PipeFullError,
-    PipeGoneError,
-    PipeLostError,
-    PipeTimeoutError,
-    PipeTooLargeError,
-    Stage,
-)
-
-__all__ = [
-    "Pipe",
-    "PipeBusyError",
-    "PipeClosedError",
-    "PipeError",
-    "PipeFullError",
-    "PipeGoneError",
-    "PipeLostError",
-    "PipeReader",
-    "PipeTimeoutError",
-    "PipeTooLargeError",
-    "PipeWriter",
-    "Stage",
-]
+from scale0_zpipes.client.aio import *
+from scale0_zpipes.client.errors import *

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -12,18 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from scale0_core.api import records
 from scale0_core.cli import kit
 
 if TYPE_CHECKING:
     from scale0_zpipes.client import PipeReader
 
-FIX = "start a broker with the plugin zpipes: scale0 broker; or name another one with --name or --address"
+FIX = "start a broker with the plugin zpipes: scale0 broker; or choose one: --broker NAME|ADDRESS"
 STDIN, STDOUT = 0, 1
 BLOCK = 65536
 PIPE_CLOSED = 141
@@ -40,14 +39,9 @@ COLUMNS = {
 
 GROUP_COLUMNS = {"name": "name", "next": "next", "chunks": "chunks", "bytes": "bytes", "lease": "lease"}
 
-_address = click.option(
-    "--address", metavar="ADDRESS", help="Where the pipes are; by default the broker's ipc address."
-)
-_name = click.option(
-    "-n", "--name", "broker", default="default", show_default=True, metavar="BROKER", help="Which broker here."
-)
+_broker = kit.broker_option("-n", "--name", "--address")
 _timeout = click.option(
-    "--timeout", default=5.0, show_default=True, metavar="S", type=click.FloatRange(min=0),
+    "--timeout", default=5.0, show_default=True, metavar="S", type=kit.Seconds(0),
     help="Seconds to reach the broker, and for which it may be away.",
 )  # fmt: skip
 
@@ -85,10 +79,9 @@ def main() -> None:
 @click.option("--lines", "mode", flag_value="lines", help="Each line is a chunk, without its line feed.")
 @click.option("--whole", "mode", flag_value="whole", help="All of stdin is one chunk.")
 @click.option("--end/--no-end", default=None, help="Write an end mark, an empty chunk; the default with --raw only.")
-@_address
-@_name
+@_broker
 @_timeout
-def write(*, pipe: bytes, mode: str | None, end: bool | None, address: str | None, broker: str, timeout: float) -> None:
+def write(*, pipe: bytes, mode: str | None, end: bool | None, broker: str | None, timeout: float) -> None:
     """Write stdin to the pipe NAME. Waits as long as the pipe is full.
 
     \b
@@ -107,7 +100,7 @@ def write(*, pipe: bytes, mode: str | None, end: bool | None, address: str | Non
         )  # fmt: skip
     with (
         _until_a_signal(),
-        Pipe.open(pipe, "w", address=_place(address, broker), timeout=timeout) as writer,
+        Pipe.open(pipe, "w", broker=kit.chosen_broker(broker), timeout=timeout) as writer,
         _progress(pipe, reading=False) as passed,
     ):
         for chunk in _CHUNKS[mode]():
@@ -156,11 +149,10 @@ _CHUNKS: dict[str, Callable[[], Iterator[bytes]]] = {"raw": _blocks, "lines": _l
 @click.option("--wait", is_flag=True, help="Wait for a writer, and end at its end mark only, as a fifo is read.")
 @click.option("--lines", is_flag=True, help="Write a line feed after each chunk; an empty one is an empty line.")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many chunks.")
-@_address
-@_name
+@_broker
 @_timeout
 def read(
-    *, pipe: bytes, follow: bool, wait: bool, lines: bool, count: int | None, address: str | None, broker: str,
+    *, pipe: bytes, follow: bool, wait: bool, lines: bool, count: int | None, broker: str | None,
     timeout: float,
 ) -> None:  # fmt: skip
     """Take the chunks out of the pipe NAME and write them to stdout.
@@ -180,7 +172,7 @@ def read(
     with (
         _until_a_signal(),
         _until_nobody_reads(),
-        Pipe.open(pipe, "r", address=_place(address, broker), timeout=timeout) as reader,
+        Pipe.open(pipe, "r", broker=kit.chosen_broker(broker), timeout=timeout) as reader,
         _progress(pipe, reading=True) as passed,
     ):
         taken = 0
@@ -268,11 +260,10 @@ def _write_out(data: bytes) -> None:
 
 @main.command()
 @click.argument("prefix", default="")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def ls(prefix: str, address: str | None, broker: str, timeout: float) -> None:
+def ls(prefix: str, broker: str | None, timeout: float) -> None:
     """List the pipes, or those whose name begins with PREFIX.
 
     Rates are those since somebody last looked; idle is in seconds. A pipe of the binary dialect is a stream of bytes
@@ -283,7 +274,7 @@ def ls(prefix: str, address: str | None, broker: str, timeout: float) -> None:
       scale0 zpipes ls
       scale0 zpipes ls orders. -o json
     """  # noqa: D301
-    place = _place(address, broker)
+    place = _pipes(broker)
     rows: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
     after = b""
@@ -307,25 +298,23 @@ def ls(prefix: str, address: str | None, broker: str, timeout: float) -> None:
 
 @main.command()
 @_pipe
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def info(pipe: bytes, address: str | None, broker: str, timeout: float) -> None:
+def info(pipe: bytes, broker: str | None, timeout: float) -> None:
     """Show all about the pipe NAME: what is in it, who uses it, its groups."""
-    row = _ask(_place(address, broker), [b"INFO", pipe], timeout)
+    row = _ask(_pipes(broker), [b"INFO", pipe], timeout)
     kit.emit("scale0.zpipes.pipe/1", row, show=lambda: _show(row))
 
 
 @main.command()
 @_pipe
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def purge(pipe: bytes, address: str | None, broker: str, timeout: float) -> None:
+def purge(pipe: bytes, broker: str | None, timeout: float) -> None:
     """Throw away all chunks of the pipe NAME; says how many."""
-    answer = _answer(_place(address, broker), [b"PURGE", pipe], timeout)
+    answer = _answer(_pipes(broker), [b"PURGE", pipe], timeout)
     purged = int(answer[1])
     text = f"{purged} chunks of {_safe(pipe)} are gone"
     kit.emit("scale0.zpipes.purged/1", {"name": _safe(pipe), "purged": purged}, show=lambda: click.echo(text))
@@ -333,11 +322,10 @@ def purge(pipe: bytes, address: str | None, broker: str, timeout: float) -> None
 
 @main.command()
 @_pipe
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def groups(pipe: bytes, address: str | None, broker: str, timeout: float) -> None:
+def groups(pipe: bytes, broker: str | None, timeout: float) -> None:
     """List the reader groups of the pipe NAME, and how far each is behind.
 
     Chunks and bytes are those that wait for the group; next is the number of the first of them. A group that nobody
@@ -349,7 +337,7 @@ def groups(pipe: bytes, address: str | None, broker: str, timeout: float) -> Non
       scale0 zpipes groups events
       scale0 zpipes groups events -o json
     """  # noqa: D301
-    rows = _ask(_place(address, broker), [b"GROUPS", pipe], timeout)["groups"]
+    rows = _ask(_pipes(broker), [b"GROUPS", pipe], timeout)["groups"]
     if kit.output_format() == "table":
         rows = [row | {"name": _safe(row["name"])} for row in rows]
     kit.emit("scale0.zpipes.groups/1", rows, columns=GROUP_COLUMNS)
@@ -358,11 +346,10 @@ def groups(pipe: bytes, address: str | None, broker: str, timeout: float) -> Non
 @main.command()
 @_pipe
 @click.argument("group", metavar="GROUP", callback=_as_bytes)
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def ungroup(*, pipe: bytes, group: bytes, address: str | None, broker: str, timeout: float) -> None:
+def ungroup(*, pipe: bytes, group: bytes, broker: str | None, timeout: float) -> None:
     """Remove the reader group GROUP of the pipe NAME, and what was kept for it alone.
 
     For a reader that is gone for good. A reader that comes back under this name begins anew.
@@ -372,7 +359,7 @@ def ungroup(*, pipe: bytes, group: bytes, address: str | None, broker: str, time
       scale0 zpipes groups events              # which one is far behind?
       scale0 zpipes ungroup events spark-trends_minute
     """  # noqa: D301
-    place = _place(address, broker)
+    place = _pipes(broker)
     answer = kit.ask(place, [b"UNGROUP", pipe, group], timeout, remedy=FIX)
     if answer[:2] == [b"ERROR", b"404"]:
         what = f"pipe {_safe(pipe)} has no group {_safe(group)}"
@@ -392,18 +379,17 @@ def _left(place: str, pipe: bytes, timeout: float) -> dict[str, Any]:
     """Look at a pipe, which may be gone with its last group."""
     answer = kit.ask(place, [b"INFO", pipe], timeout, remedy=FIX)
     left: dict[str, Any] = {"chunks": 0, "bytes": 0, "groups": {}}
-    return left if answer[:2] == [b"ERROR", b"404"] else json.loads(_checked(answer)[1])
+    return left if answer[:2] == [b"ERROR", b"404"] else records.object_from(_checked(answer)[1])
 
 
 @main.command()
 @_pipe
 @click.option("--raw", is_flag=True, help="Write the chunks as they are, one after the other.")
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="End after so many chunks.")
-@_address
-@_name
+@_broker
 @_timeout
 @kit.output_option
-def tail(*, pipe: bytes, raw: bool, count: int | None, address: str | None, broker: str, timeout: float) -> None:
+def tail(*, pipe: bytes, raw: bool, count: int | None, broker: str | None, timeout: float) -> None:
     """Show what passes through the pipe NAME from now on, and leave it there for its reader. Ends by Ctrl-C.
 
     Its reader does not notice. When nothing is shown for a minute since stdout is not read, what passed meanwhile is
@@ -416,10 +402,10 @@ def tail(*, pipe: bytes, raw: bool, count: int | None, address: str | None, brok
     """  # noqa: D301
     from scale0_zpipes.client import Pipe
 
-    place, group = _place(address, broker), f"tail-{secrets.token_hex(8)}"
+    chosen, group = kit.chosen_broker(broker), f"tail-{secrets.token_hex(8)}"
     with _until_a_signal():
         reader = Pipe.open(
-            pipe, "r", address=place, group=group, start="next", lease=LEASE, auto_ack=True, timeout=timeout
+            pipe, "r", broker=chosen, group=group, start="next", lease=LEASE, auto_ack=True, timeout=timeout
         )
         try:
             with _until_nobody_reads():
@@ -458,18 +444,13 @@ def _show(row: dict[str, Any]) -> None:
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-def _place(address: str | None, broker: str) -> str:
-    """Give the address of the pipes; an error says at once that nobody is there."""
-    place = address or f"ipc://{kit.runtime_dir(broker)}/zpipes"
-    if place.startswith("ipc:///") and not Path(place.removeprefix("ipc://")).exists():
-        what = f"nobody is at {place}"
-        raise kit.NotReachedError(what, "connecting: there is no such socket", "nothing was sent", FIX)
-    return place
+def _pipes(broker: str | None) -> str:
+    """Return where the broker's pipes are."""
+    return kit.address_at(broker, "zpipes", "pipes")
 
 
 def _ask(place: str, request: list[bytes], timeout: float) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_answer(place, request, timeout)[1])
-    return told
+    return records.object_from(_answer(place, request, timeout)[1])
 
 
 def _answer(place: str, request: list[bytes], timeout: float) -> list[bytes]:

@@ -8,18 +8,22 @@ from random import Random
 from scale0_core.testing import Script, SimDisk
 from scale0_zpipes.client.session import NEVER, Session
 from scale0_zpipes.client.sessions import ReaderSession, WriterSession
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 
 class Line:
-    """A session's connection to the broker: messages on their way, which go no further when it breaks."""
+    """A session's connection to the broker: messages on their way, which go no further when it breaks.
+
+    It keeps what an engine promises to a session.
+    """
 
     def __init__(self, world: World, session: Session) -> None:
         self.world, self.session = world, session
         self.number = 0
         self.peer = b""
+        self.again_at = NEVER
         self.there: deque = deque()
         self.back: deque = deque()
 
@@ -28,25 +32,30 @@ class Line:
         return bool(self.peer)
 
     def follow(self) -> None:
-        """Do what the session wants: connect, let go, send."""
-        if self.session.wanted != self.number:
-            words, self.session.last_words[:] = list(self.session.last_words), []
-            if self.up:
-                if words and self.world.script is not None:
-                    for frames in (*self.there, *words):
-                        self.world.script.feed("pipes", self.peer, *frames)
-                self.cut()
-            self.number = self.session.wanted
-            if self.number and self.world.script is not None:
-                self.peer = b"peer-%d" % self.world.next_peer()
-                self.world.lines[self.peer] = self
-                self.session.on_linked(self.world.now)
-            elif self.number:
-                self.session.on_unlinked(self.world.now)
-                self.number = self.session.wanted
+        """Do what the session wants: send, let go, connect."""
         out, self.session.out[:] = list(self.session.out), []
         if self.up:
             self.there.extend(out)
+        while self.session.connection != self.number:
+            if self.up:
+                if self.world.script is not None:
+                    for frames in self.there:  # they linger, and last words are among them
+                        self.world.script.feed("pipes", self.peer, *frames)
+                self.cut()
+            self.number = self.session.connection
+            self.connect()
+
+    def connect(self) -> None:
+        self.again_at = NEVER
+        if not self.session.address:
+            return
+        if self.world.script is None:
+            self.again_at = self.world.now + self.world.random.uniform(0.05, 0.1)
+            return
+        self.peer = b"peer-%d" % self.world.next_peer()
+        self.world.lines[self.peer] = self
+        self.session.on_linked(self.world.now)
+        self.follow()
 
     def cut(self) -> None:
         """Let the connection go, with all that is on its way."""
@@ -61,9 +70,21 @@ class Line:
     def break_(self) -> None:
         if self.up:
             self.cut()
+            self.again_at = self.world.now + self.world.random.uniform(0.05, 0.1)
             self.session.on_unlinked(self.world.now)
-            self.number = self.session.wanted
             self.follow()
+
+    def next_deadline(self) -> float:
+        due = self.session.next_deadline()
+        return self.again_at if due is None else min(self.again_at, due)
+
+    def on_deadline(self) -> None:
+        due = self.session.next_deadline()
+        if due is not None and due <= self.world.now:
+            self.session.on_deadline(self.world.now)
+        if self.again_at <= self.world.now:
+            self.connect()
+        self.follow()
 
     def deliver(self) -> bool:
         """Let one message arrive, at the broker or here."""
@@ -83,6 +104,7 @@ class World:
 
     def __init__(self, job_delay: float = 0.0, **options) -> None:
         self.now = 0.0
+        self.random = Random(0)
         self.options = options
         self.job_delay = job_delay
         self.disk = SimDisk()
@@ -132,15 +154,13 @@ class World:
         """Let time pass; deadlines of the sessions come at their moment."""
         end = self.now + seconds
         while True:
-            due = min((line.session.next_deadline() for line in self.all), default=NEVER)
+            due = min((line.next_deadline() for line in self.all), default=NEVER)
             self.now = min(max(due, self.now), end)
             if self.script is not None and self.script.now < self.now:
                 self.script.sleep(self.now - self.script.now)
                 self.collect()
             for line in self.all:
-                if line.session.next_deadline() <= self.now:
-                    line.session.on_deadline(self.now)
-                line.follow()
+                line.on_deadline()
             if self.now >= end:
                 return
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from itertools import count
 from math import inf
 
-from scale0_zpipes import binary
-from scale0_zpipes.streams import Reply, Streams
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.streams import Reply, Streams
 
 REQUESTS = {1: "INPUT", 4: "OUTPUT", 7: "READ", 12: "WRITE", 16: "CLOSE", 19: "PING"}
 REPLIES = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scale0_zpipes import binary
-from scale0_zpipes.binary import Message
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.binary import Message
 
 STRINGS = [kind for kind, name in binary.NAMES.items() if name in ("INPUT", "OUTPUT") or name.endswith("FAILED")]
 BARE = [kind for kind in binary.NAMES if kind not in (*STRINGS, binary.READ, binary.READ_OK, binary.WRITE)]

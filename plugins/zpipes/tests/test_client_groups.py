@@ -118,7 +118,7 @@ def test_a_group_that_was_forgotten_begins_as_it_began():
     world.settle()
     for line in (new, old):
         line.break_()
-        line.session._retry_at = world.now + 20.0  # longer than the lease
+        line.again_at = world.now + 20.0  # longer than the lease
     world.settle()
     write(out, b"a")
     world.settle(10.0)
@@ -184,7 +184,7 @@ def test_a_pipe_that_is_gone_is_opened_again():
     world.settle()
     assert info(world)["links"] == 2
     world.restart()
-    into.session._retry_at = world.now + 10.0
+    into.again_at = world.now + 10.0
     world.settle(5.0)
     assert info(world)["links"] == 1
     write(out, b"a")

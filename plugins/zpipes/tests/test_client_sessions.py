@@ -69,19 +69,36 @@ def test_what_had_no_answer_is_sent_again_and_stored_once():
     assert all_of(reader(world)) == [b"a", b"b"]
 
 
-def test_a_broker_that_comes_back_is_found_after_a_while_that_grows():
+def test_a_broker_that_comes_back_is_found():
     world = World()
     out = writer(world)
     world.settle()
     world.kill()
+    world.sleep(8.0)
+    assert out.session.fault(world.now, 0.0) is None
+    world.start()
+    write(out, b"a")
+    world.settle(2.0)
+    assert out.session.idle
+
+
+def test_a_broker_that_refuses_is_asked_again_after_a_pause_that_grows():
+    world = World(max_pipes=1)
+    first = writer(world, b"q")
+    world.settle()
+    out = writer(world)
+    world.settle()
     waits = []
     for _ in range(8):
-        waits.append(out.session.next_deadline() - world.now)
+        assert (out.up, out.session.address, out.session.refusal[0]) == (False, "", 429)
+        waits.append(out.next_deadline() - world.now)
         world.sleep(waits[-1])
+        world.settle()
     assert 0.025 <= waits[0] <= 0.05
     assert all(0.5 <= wait <= 1.0 for wait in waits[-2:])
     assert out.session.fault(world.now, 0.0) is None
-    world.start()
+    first.session.leave(world.now)
+    first.follow()
     write(out, b"a")
     world.settle(2.0)
     assert out.session.idle

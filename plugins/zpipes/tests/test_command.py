@@ -19,7 +19,10 @@ import pytest
 import zmq
 
 from scale0_core.cli import kit
-from scale0_zpipes import Pipe, binary
+from scale0_zpipes import Pipe
+from scale0_zpipes.service import binary
+
+pytestmark = pytest.mark.real
 
 
 def command(*arguments) -> list[str]:
@@ -39,16 +42,16 @@ def here(scale0_broker) -> str:
 @pytest.fixture
 def use(here):
     """Give a function that runs a command at the broker."""
-    return lambda name, *arguments, data=b"": run(name, *arguments, "--address", here, data=data)
+    return lambda name, *arguments, data=b"": run(name, *arguments, "--broker", here, data=data)
 
 
 def chunks_of(here: str, name: str) -> list[bytes]:
-    with Pipe.open(name, "r", address=here) as reader:
+    with Pipe.open(name, "r", broker=here) as reader:
         return list(reader.drain())
 
 
 def fill(here: str, name: str, *chunks: bytes) -> None:
-    with Pipe.open(name, "w", address=here) as writer:
+    with Pipe.open(name, "w", broker=here) as writer:
         for chunk in chunks:
             writer.write(chunk)
 
@@ -93,19 +96,19 @@ def test_a_large_file_is_copied_byte_by_byte(scale0_broker, tmp_path):
     data = random.Random(1).randbytes(20_000_003)
     (tmp_path / "big").write_bytes(data)
     with (tmp_path / "copy").open("wb") as copy:
-        reading = subprocess.Popen(command("read", "x", "--wait", "--address", here), stdout=copy)
+        reading = subprocess.Popen(command("read", "x", "--wait", "--broker", here), stdout=copy)
         cat = subprocess.Popen(["cat", tmp_path / "big"], stdout=subprocess.PIPE)
-        writing = subprocess.Popen(command("write", "x", "--address", here), stdin=cat.stdout)
+        writing = subprocess.Popen(command("write", "x", "--broker", here), stdin=cat.stdout)
         cat.stdout.close()
         assert [process.wait(60) for process in (cat, writing, reading)] == [0, 0, 0]
     assert hashlib.sha256((tmp_path / "copy").read_bytes()).digest() == hashlib.sha256(data).digest()
 
 
 def test_reading_goes_on_as_long_as_a_writer_is_there(here):
-    with Pipe.open("x", "w", address=here) as writer:
+    with Pipe.open("x", "w", broker=here) as writer:
         writer.write(b"a")
         writer.flush()
-        process = subprocess.Popen(command("read", "x", "--address", here), stdout=subprocess.PIPE)
+        process = subprocess.Popen(command("read", "x", "--broker", here), stdout=subprocess.PIPE)
         with process:
             assert process.stdout.read(1) == b"a"
             writer.write(b"b")
@@ -116,7 +119,7 @@ def test_reading_goes_on_as_long_as_a_writer_is_there(here):
 
 
 def test_following_goes_on_until_it_is_interrupted(here):
-    process = subprocess.Popen(command("read", "x", "--follow", "--address", here), stdout=subprocess.PIPE)
+    process = subprocess.Popen(command("read", "x", "--follow", "--broker", here), stdout=subprocess.PIPE)
     with process:
         for chunk in (b"a", b"b"):
             fill(here, "x", chunk, b"")
@@ -132,7 +135,7 @@ def test_following_goes_on_until_it_is_interrupted(here):
 
 def test_what_nobody_wants_any_more_stays_in_the_pipe(here):
     fill(here, "x", *(b"%06d\n" % number for number in range(50_000)))
-    process = subprocess.Popen(command("read", "x", "--address", here), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command("read", "x", "--broker", here), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with process:
         assert process.stdout.read(7) == b"000000\n"
         process.stdout.close()
@@ -148,11 +151,11 @@ def test_a_writer_that_is_interrupted_ends_soon(scale0_broker):
     here = scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_pipe_bytes": 10}}}).address(
         "zpipes", "pipes", 1
     )
-    process = subprocess.Popen(command("write", "x", "--lines", "--address", here), stdin=subprocess.PIPE)
+    process = subprocess.Popen(command("write", "x", "--lines", "--broker", here), stdin=subprocess.PIPE)
     with process:
         process.stdin.write(b"0123456789\nmore\n")
         process.stdin.flush()
-        with Pipe.open("x", "r", address=here) as reader:
+        with Pipe.open("x", "r", broker=here) as reader:
             assert reader.read(timeout=20) == b"0123456789"
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
@@ -161,7 +164,7 @@ def test_a_writer_that_is_interrupted_ends_soon(scale0_broker):
 def test_tail_shows_what_passes_and_leaves_it_there(here, use):
     fill(here, "x", b"before")
     process = subprocess.Popen(
-        command("tail", "x", "-o", "jsonl", "--count", "2", "--address", here), stdout=subprocess.PIPE, text=True
+        command("tail", "x", "-o", "jsonl", "--count", "2", "--broker", here), stdout=subprocess.PIPE, text=True
     )
     with process:
         end = time.monotonic() + 20
@@ -178,7 +181,7 @@ def test_tail_shows_what_passes_and_leaves_it_there(here, use):
 @pytest.mark.parametrize(("option", "shown"), [(None, "\\x1b[2J"), ("--raw", "\x1b[2J")])
 def test_tail_does_not_let_chunks_talk_to_the_terminal_unless_asked_to(here, use, option, shown):
     options = [option] if option else []
-    process = subprocess.Popen(command("tail", "x", *options, "--address", here), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command("tail", "x", *options, "--broker", here), stdout=subprocess.PIPE, text=True)
     with process:
         end = time.monotonic() + 20
         while b'"groups": {"tail' not in use("info", "x", "-o", "json").stdout:
@@ -209,7 +212,7 @@ def links_of(here: str, name: str) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_tail_that_is_told_to_end_leaves_nothing(here, number):
     fill(here, "x", b"before")
-    with subprocess.Popen(command("tail", "x", "--address", here), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command("tail", "x", "--broker", here), stdout=subprocess.PIPE) as process:
         wait_until(lambda: groups_of(here, "x"))
         assert links_of(here, "x") == 0
         process.send_signal(number)
@@ -221,9 +224,9 @@ def test_a_tail_that_is_told_to_end_leaves_nothing(here, number):
 @pytest.mark.parametrize("arguments", [("read", "x", "--follow"), ("write", "x")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_others_that_are_told_to_end_close_their_pipe(here, arguments, number):
-    with Pipe.open("x", "w", address=here):
+    with Pipe.open("x", "w", broker=here):
         process = subprocess.Popen(
-            command(*arguments, "--address", here),
+            command(*arguments, "--broker", here),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -238,7 +241,7 @@ def test_others_that_are_told_to_end_close_their_pipe(here, arguments, number):
 
 def test_what_is_to_outlive_its_terminal_does(here):
     with subprocess.Popen(
-        ["nohup", *command("tail", "x", "--raw", "--address", here)], stdout=subprocess.PIPE
+        ["nohup", *command("tail", "x", "--raw", "--broker", here)], stdout=subprocess.PIPE
     ) as process:
         wait_until(lambda: groups_of(here, "x"))
         process.send_signal(signal.SIGHUP)
@@ -263,7 +266,7 @@ def test_tail_does_not_disturb_the_reader(here):
             ask(b"WRITE", b"x", b"%d" % number)
         assert ask(b"READ", b"x") == [b"0"]
         found = []
-        with subprocess.Popen(command("tail", "x", "--raw", "--address", here), stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(command("tail", "x", "--raw", "--broker", here), stdout=subprocess.PIPE) as process:
             while not groups_of(here, "x"):
                 if (answer := ask(b"READ", b"x", b"20"))[0] != b"ERROR" or answer[1] != b"408":
                     found.append(answer)
@@ -279,7 +282,7 @@ def test_tail_does_not_disturb_the_reader(here):
 
 def test_tail_does_not_keep_a_reader_from_its_end(here, use):
     fill(here, "x", b"a")
-    with subprocess.Popen(command("tail", "x", "--address", here), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command("tail", "x", "--broker", here), stdout=subprocess.PIPE) as process:
         wait_until(lambda: groups_of(here, "x"))
         done = use("read", "x")
         assert (done.returncode, done.stdout) == (0, b"a")
@@ -288,7 +291,7 @@ def test_tail_does_not_keep_a_reader_from_its_end(here, use):
 
 
 def test_lists_pipes_of_the_binary_dialect(here, use):
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket, Pipe.open("b", "w", address=here):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket, Pipe.open("b", "w", broker=here):
         socket.linger = 0
         socket.connect(here)
         socket.send(binary.with_string(binary.OUTPUT, b"a.1"))
@@ -303,7 +306,7 @@ def test_lists_pipes_of_the_binary_dialect(here, use):
 
 
 def test_lists_pipes(here, use):
-    with Pipe.open("a.1", "w", address=here) as writer:
+    with Pipe.open("a.1", "w", broker=here) as writer:
         writer.write(b"abc")
         writer.flush()
         fill(here, "b\x1b[2J", b"abc", b"d")
@@ -393,9 +396,9 @@ def test_a_pipe_that_is_not_needed_without_its_group_goes_with_it(here, use):
 
 def test_says_at_which_stage_there_is_no_broker(tmp_path):
     for asked in (("ls",), ("read", "x"), ("write", "x"), ("tail", "x")):
-        done = run(*asked, "--address", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
-        assert (done.returncode, b"connecting: there is no such socket" in done.stderr) == (69, True)
-    done = run("read", "x", "--address", "tcp://127.0.0.1:1", "--timeout", "0.2")
+        done = run(*asked, "--broker", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
+        assert (done.returncode, b"connecting" in done.stderr, b"nobody listens" in done.stderr) == (69, True, True)
+    done = run("read", "x", "--broker", "tcp://127.0.0.1:1", "--timeout", "0.2")
     assert (done.returncode, b"connecting to the broker" in done.stderr) == (69, True)
 
 
@@ -412,7 +415,7 @@ def test_a_person_sees_progress(here, tmp_path):
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     with (tmp_path / "data").open("rb") as data:
         environment = {**os.environ, "TERM": "xterm"}
-        process = subprocess.Popen(command("write", "x", "--address", here), stdin=data, stderr=theirs, env=environment)
+        process = subprocess.Popen(command("write", "x", "--broker", here), stdin=data, stderr=theirs, env=environment)
         os.close(theirs)
         shown = b""
         try:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scale0_core.testing import DiskCrashed, Script, SimDisk, check_service
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 DURABLE = ZpipesSettings(durable=("d*",))
@@ -302,7 +302,7 @@ class Run:
             ok(self.script, "ACK", "d", "", str(batch[-1][0]))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.seeds(3)
 def test_conformance_with_a_journal(seed):
     check_service(lambda: ZpipesService(ZpipesSettings(durable=("*",)), journal=Journal(SimDisk())), seed=seed)
 

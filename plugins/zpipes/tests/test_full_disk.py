@@ -14,8 +14,9 @@ import zmq
 
 from scale0_core.testing import KilledBroker, ProcessBroker, Script, SimDisk
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.journal import Journal, Removed, Stored
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipes import ZpipesService
+from scale0_zpipes.service.records import Removed, Stored
 from scale0_zpipes.settings import ZpipesSettings
 
 KIB = 1024
@@ -345,7 +346,7 @@ class Run:
         assert not self.done & set(found), "what its reader has acknowledged is gone"
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.seeds(30)
 def test_whatever_was_acknowledged_holds_on_a_disk_that_is_full_now_and_then(seed):
     """Writes, reads that acknowledge, a disk that changes its size, crashes and stops, in any order."""
     run = Run(seed)
@@ -379,6 +380,7 @@ class Client:
         return self.socket.recv_multipart()
 
 
+@pytest.mark.real
 def test_a_real_disk_that_is_full_is_drained_and_filled_again():
     with (
         KilledBroker(["zpipes"], settings(), write_ms=0, sync_ms=0, capacity=400 * KIB) as killed,
@@ -409,6 +411,7 @@ def test_a_real_disk_that_is_full_is_drained_and_filled_again():
         assert client.ask("READ", "d", "0")[1] == b"408"
 
 
+@pytest.mark.real
 def test_the_command_shows_what_recovery_lost():
     """A byte of the journal is spoiled while the broker is away."""
     with KilledBroker(["zpipes"], settings(), write_ms=0, sync_ms=0) as killed, ExitStack() as stack:
@@ -423,6 +426,6 @@ def test_the_command_shows_what_recovery_lost():
         broker = killed.start()
         broker.wait_for("durable pipes: chunks lost to a damaged file", chunks=1)
         command = [sys.executable, "-m", "scale0_core", "zpipes", "info", "d"]
-        address = ["--address", broker.address("zpipes", "pipes", 1)]
+        address = ["--broker", broker.address("zpipes", "pipes", 1)]
         shown = subprocess.run([*command, *address], capture_output=True, timeout=60, check=True, text=True).stdout
         assert ["lost", "1"] in [line.split() for line in shown.splitlines()]

@@ -6,25 +6,14 @@ import errno
 from itertools import pairwise
 from random import Random
 from typing import Any
-from zlib import crc32
 
 import pytest
 
 from scale0_core.testing import SimDisk
-from scale0_zpipes import index
-from scale0_zpipes.frames import start_of_sum
-from scale0_zpipes.journal import (
-    Acked,
-    Dropped,
-    GroupDropped,
-    Journal,
-    OtherVersionError,
-    Purged,
-    Record,
-    Recovered,
-    Removed,
-    Stored,
-)
+from scale0_zpipes.service import index
+from scale0_zpipes.service.contents import Recovered
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.records import Acked, Dropped, GroupDropped, Purged, Record, Removed, Stored
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -405,22 +394,6 @@ def test_chunks_made_to_look_like_frames_do_not_hold_up_recovery():
     assert recovered(disk).lost > 1_000_000
 
 
-def test_a_journal_of_another_version_is_refused_and_kept():
-    disk = SimDisk()
-    journal = opened(disk)
-    commit(journal, chunk(1))
-    [name] = disk.names()
-    data = bytearray(disk.read(name))
-    size = int.from_bytes(data[4:8], "big")
-    data[:4] = b"S0J2"
-    start = start_of_sum(1, 0, 0, int.from_bytes(b"S0J2", "big"))
-    data[8:12] = crc32(data[16 : 16 + size], start).to_bytes(4, "big")
-    disk.write(name, bytes(data))
-    with pytest.raises(OtherVersionError, match=name):
-        recovered(disk)
-    assert disk.read(name) == data
-
-
 # a disk that refuses
 
 
@@ -696,15 +669,6 @@ def test_segments_are_numbered_without_gaps():
         commit(journal, chunk(number))
     found = [int(name[-12:]) for name in disk.names()]
     assert all(after == before + 1 for before, after in pairwise(found))
-
-
-def test_after_a_group_too_large_for_a_commit_none_is_written(monkeypatch):
-    """A writer's next chunks must not be there without those before them."""
-    monkeypatch.setattr("scale0_zpipes.frames._LARGEST_COMMIT", 1000)
-    disk = SimDisk()
-    outcomes = opened(disk).commit([[chunk(1)], [Stored(b"p", 2, b"", 0, bytes(1000))], [chunk(3)]])
-    assert [outcome is None for outcome in outcomes] == [True, False, False]
-    assert numbers(Journal(disk).open()) == [1]
 
 
 def test_what_was_lost_is_counted_by_pipe_and_only_while_somebody_may_miss_it():

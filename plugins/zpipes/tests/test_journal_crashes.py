@@ -13,17 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import DiskCrashed, SimDisk
-from scale0_zpipes.journal import (
-    Acked,
-    Dropped,
-    GroupDropped,
-    Journal,
-    Purged,
-    Record,
-    Recovered,
-    Removed,
-    Stored,
-)
+from scale0_zpipes.service.contents import Recovered
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.records import Acked, Dropped, GroupDropped, Purged, Record, Removed, Stored
 
 
 @attrs.define
@@ -179,31 +171,31 @@ def runs_until(crash_after: int | None, segment_bytes: int, seed: int) -> tuple[
     return disk, live_through(disk, Model(), 40, Random(seed), segment_bytes)
 
 
+@pytest.mark.seeds(3)
 @pytest.mark.parametrize("segment_bytes", [150, 600])
-def test_a_crash_at_each_operation_in_turn(segment_bytes):
+def test_a_crash_at_each_operation_in_turn(segment_bytes, seed):
     """Segments begin, are copied from and deleted all the time here, so each step of that is interrupted."""
     whole, _ = runs_until(None, segment_bytes, seed=7)
     assert int(whole.names()[0][-12:]) > 2, "no segment was ever deleted"
     for operations in range(whole.operations):
-        for seed in range(3):
-            disk, possible = runs_until(operations, segment_bytes, seed=7)
-            disk.crash(Random(seed))
-            found_among(possible, disk)
-
-
-@pytest.mark.parametrize("segment_bytes", [150, 600])
-def test_a_crash_while_opening(segment_bytes):
-    for seed in range(100):
-        disk, possible = runs_until(10 + seed, segment_bytes, seed)
-        disk.crash(Random(seed))
-        for operations in range(4):
-            disk.crash_after(operations)
-            try:
-                Journal(disk, segment_bytes).open()
-            except DiskCrashed:
-                disk.crash(Random(seed + operations))
+        disk, possible = runs_until(operations, segment_bytes, seed=7)
         disk.crash(Random(seed))
         found_among(possible, disk)
+
+
+@pytest.mark.seeds(100)
+@pytest.mark.parametrize("segment_bytes", [150, 600])
+def test_a_crash_while_opening(segment_bytes, seed):
+    disk, possible = runs_until(10 + seed, segment_bytes, seed)
+    disk.crash(Random(seed))
+    for operations in range(4):
+        disk.crash_after(operations)
+        try:
+            Journal(disk, segment_bytes).open()
+        except DiskCrashed:
+            disk.crash(Random(seed + operations))
+    disk.crash(Random(seed))
+    found_among(possible, disk)
 
 
 class KilledDisk(SimDisk):

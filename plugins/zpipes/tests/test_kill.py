@@ -15,6 +15,8 @@ from scale0_core.testing import KilledBroker, ProcessBroker
 from scale0_zpipes import Pipe, aio
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
 
+pytestmark = pytest.mark.real
+
 ROUNDS = [pytest.param(3, id="short"), pytest.param(200, id="campaign", marks=pytest.mark.soak)]
 CAUGHT_IN = 5
 PATIENCE_MS = 30_000
@@ -119,11 +121,10 @@ def put_again(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowled
 def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledged:
     """Write by the client library, batch by batch, and flush."""
     name = f"d-{number}"
-    pipe = Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10)
+    pipe = Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10)
 
     def give_up() -> None:
-        with pipe._lock:  # its thread may be at work
-            pipe._engine.close()  # whatever it still has to say, it has nobody to say it to
+        pipe._driver.close()  # whatever it still has to say, it has nobody to say it to
 
     after.callback(give_up)
     chunks = [b"%d" % place for place in range(1, 52)]
@@ -136,7 +137,7 @@ def flushes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledge
 def closes(broker: ProcessBroker, number: int, after: ExitStack) -> Acknowledged:
     name = f"d-{number}"
     chunks = [b"%d" % place for place in range(1, 52)]
-    with Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10) as pipe:
+    with Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10) as pipe:
         for chunk in chunks:
             pipe.write(chunk)
     return Acknowledged(name, chunks, len(chunks))
@@ -149,7 +150,7 @@ def flushes_by_asyncio(broker: ProcessBroker, number: int, after: ExitStack) -> 
     after.callback(loop.close)
 
     async def work() -> aio.PipeWriter:
-        pipe = await aio.Pipe.open(name, "w", address=broker.address("zpipes", "pipes", 1), batch_chunks=10)
+        pipe = await aio.Pipe.open(name, "w", broker=broker.address("zpipes", "pipes", 1), batch_chunks=10)
         for chunk in chunks:
             await pipe.write(chunk)
         await pipe.flush()
@@ -157,10 +158,7 @@ def flushes_by_asyncio(broker: ProcessBroker, number: int, after: ExitStack) -> 
 
     pipe = loop.run_until_complete(work())
 
-    async def give_up() -> None:
-        pipe._driver.close()
-
-    after.callback(lambda: loop.run_until_complete(give_up()))
+    after.callback(lambda: loop.run_until_complete(pipe._driver.closing()))
     return Acknowledged(name, chunks, len(chunks))
 
 
@@ -289,7 +287,7 @@ def test_groups_and_purges_that_were_acknowledged_stay(rounds):
 
 
 ANSWERS_WITH_WHAT_IS_IN_MEMORY = """
-from scale0_zpipes import keeper, writers
+from scale0_zpipes.service import keeper, writers
 
 store = keeper.Keeper.store
 
@@ -309,7 +307,7 @@ keeper.Keeper.store = old
 
 ANSWERS_BEFORE_THE_DISK = """
 from scale0_core.api import JobResult
-from scale0_zpipes import keeper
+from scale0_zpipes.service import keeper
 
 def hasty(method):
     def early(self, records, answer=None):

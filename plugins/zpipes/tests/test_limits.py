@@ -18,8 +18,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scale0_zpipes import Pipe, PipeLostError, PipeTimeoutError, PipeTooLargeError, aio, binary
+from scale0_zpipes import Pipe, PipeLostError, PipeTimeoutError, PipeTooLargeError, aio
 from scale0_zpipes.batches import pack_chunks
+from scale0_zpipes.service import binary
+
+pytestmark = pytest.mark.real
 
 MIB = 1024 * 1024
 MAX_MESSAGE = MIB
@@ -113,7 +116,7 @@ def test_a_broker_lets_go_of_what_waited_for_a_reader_of_the_binary_dialect_that
 
 
 def run(address, *arguments, data=b""):
-    command = [sys.executable, "-m", "scale0_core", "zpipes", *arguments, "--address", address]
+    command = [sys.executable, "-m", "scale0_core", "zpipes", *arguments, "--broker", address]
     return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
 
 
@@ -145,7 +148,7 @@ def test_what_a_killed_writer_left_comes_before_the_next_file_and_purge_drops_wh
 
     def kill_a_writer(size, done_with):
         """Have a writer write, and kill it when the pipe looks as it should."""
-        command = [sys.executable, "-m", "scale0_core", "zpipes", "write", "x", "--address", here]
+        command = [sys.executable, "-m", "scale0_core", "zpipes", "write", "x", "--broker", here]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
             feeder = threading.Thread(target=feed, args=(writer.stdin, size), daemon=True)
             feeder.start()
@@ -196,7 +199,7 @@ def test_a_chunk_of_exactly_max_message_passes_in_every_dialect_and_one_byte_mor
 @pytest.mark.parametrize("batch", [True, False])
 def test_our_client_refuses_a_chunk_that_is_too_large_at_once(small, batch):
     here = address_of(small)
-    with Pipe.open("p", "w", address=here, batch=batch) as writer, Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "w", broker=here, batch=batch) as writer, Pipe.open("p", "r", broker=here) as reader:
         writer.write(b"x" * MAX_MESSAGE)
         began = time.monotonic()
         with pytest.raises(PipeTooLargeError, match=f"at most {MAX_MESSAGE} bytes"):
@@ -209,12 +212,12 @@ def test_our_client_refuses_a_chunk_that_is_too_large_at_once(small, batch):
 
 def test_the_asyncio_client_too(small):
     async def use():
-        async with aio.Pipe.open("p", "w", address=address_of(small)) as writer:
+        async with aio.Pipe.open("p", "w", broker=address_of(small)) as writer:
             await writer.write(b"x" * MAX_MESSAGE)
             with pytest.raises(PipeTooLargeError, match=f"at most {MAX_MESSAGE} bytes"):
                 await writer.write(b"x" * (MAX_MESSAGE + 1))
             await writer.flush(timeout=20)
-        async with aio.Pipe.open("p", "r", address=address_of(small)) as reader:
+        async with aio.Pipe.open("p", "r", broker=address_of(small)) as reader:
             return len(await reader.read(timeout=20))
 
     assert asyncio.run(use()) == MAX_MESSAGE
@@ -222,7 +225,7 @@ def test_the_asyncio_client_too(small):
 
 def test_batches_are_no_larger_than_the_broker_takes(small):
     here = address_of(small)
-    with Pipe.open("p", "w", address=here, batch_bytes=64 * MIB) as writer:
+    with Pipe.open("p", "w", broker=here, batch_bytes=64 * MIB) as writer:
         for _ in range(40):
             writer.write(b"x" * 100_000)
         writer.flush(timeout=20)
@@ -231,7 +234,7 @@ def test_batches_are_no_larger_than_the_broker_takes(small):
 
 def test_many_empty_chunks_in_a_batch_are_no_more_than_a_frame_takes(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"], {"plugin": {"zpipes": {"max_message": 1000}}}))
-    with Pipe.open("p", "w", address=here, batch_chunks=1_000_000) as writer:
+    with Pipe.open("p", "w", broker=here, batch_chunks=1_000_000) as writer:
         for _ in range(40_000):
             writer.write(b"")
         writer.flush(timeout=20)
@@ -243,7 +246,7 @@ def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_b
     """What waits here would make frames for which libzmq cuts the connection, again and again."""
     here = f"ipc://@scale0-limits-{uuid.uuid4().hex}"
     first = scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here]}}})
-    writer = Pipe.open("p", "w", address=here)
+    writer = Pipe.open("p", "w", broker=here)
     first.kill()
     for _ in range(count):
         writer.write(b"x" * size, timeout=20)
@@ -251,7 +254,7 @@ def test_a_writer_hears_that_a_broker_which_was_started_anew_takes_less(scale0_b
     scale0_broker(["zpipes"], {"plugin": {"zpipes": {"bind": [here], "max_message": 200_000}}})
     if fits:
         writer.close(timeout=20)
-        with Pipe.open("p", "r", address=here) as reader:
+        with Pipe.open("p", "r", broker=here) as reader:
             assert [len(reader.read(timeout=20)) for _ in range(2 * count)] == [size, 0] * count
         return
     with pytest.raises(PipeTooLargeError, match="at most 200000 bytes"):
@@ -272,10 +275,10 @@ def test_opening_fails_at_once_where_nobody_listens_at_a_local_address(tmp_path)
         for mode in ("r", "w"):
             began = time.monotonic()
             with pytest.raises(PipeLostError, match="nobody listens"):
-                Pipe.open("p", mode, address=address)
+                Pipe.open("p", mode, broker=address)
 
             async def use(address=address, mode=mode):
-                await aio.Pipe.open("p", mode, address=address)
+                await aio.Pipe.open("p", mode, broker=address)
 
             with pytest.raises(PipeLostError, match="nobody listens"):
                 asyncio.run(use())
@@ -286,13 +289,13 @@ FORK = """
 import os, sys, threading
 from scale0_zpipes import Pipe, PipeError
 address, how = sys.argv[1:]
-writer = Pipe.open("p", "w", address=address)
-reader = Pipe.open("p", "r", address=address)
+writer = Pipe.open("p", "w", broker=address)
+reader = Pipe.open("p", "r", broker=address)
 writer.write(b"before")
 if how == "locked":  # as when the writer's thread works while the process is forked
     held, go = threading.Event(), threading.Event()
     def hold():
-        with writer._lock, reader._lock:
+        with writer._driver.lock, reader._driver.lock:
             held.set()
             go.wait()
     threading.Thread(target=hold, daemon=True).start()
@@ -306,7 +309,7 @@ if not child:
         except PipeError as error:
             said.append("before a fork" in str(error))
     writer.close(), reader.close()
-    with Pipe.open("q", "w", address=address) as own:
+    with Pipe.open("q", "w", broker=address) as own:
         own.write(b"child")
     os.write(1, repr(said).encode())
     sys.exit(0)
@@ -315,7 +318,7 @@ if how == "locked":
 assert os.waitpid(child, 0)[1] == 0
 writer.flush(20)
 assert reader.read(20) == b"before"
-with Pipe.open("q", "r", address=address) as own:
+with Pipe.open("q", "r", broker=address) as own:
     assert own.read(20) == b"child"
 writer.close(), reader.close()
 """
@@ -334,8 +337,8 @@ import asyncio, os, sys
 from scale0_zpipes import PipeError, aio
 address = sys.argv[1]
 async def parent():
-    writer = await aio.Pipe.open("p", "w", address=address)
-    reader = await aio.Pipe.open("p", "r", address=address)
+    writer = await aio.Pipe.open("p", "w", broker=address)
+    reader = await aio.Pipe.open("p", "r", broker=address)
     await writer.write(b"before")
     child = os.fork()
     if not child:  # it leaves the parent's loop as it is: its selector is the parent's as well
@@ -355,7 +358,7 @@ async def use(writer, reader):
             said.append("before a fork" in str(error))
     await writer.close()
     await reader.close()
-    async with aio.Pipe.open("q", "w", address=address) as own:
+    async with aio.Pipe.open("q", "w", broker=address) as own:
         await own.write(b"child")
     return said
 asyncio.run(parent())
@@ -371,19 +374,19 @@ def test_so_does_one_of_asyncio(scale0_broker):
 
 def test_a_read_without_time_gives_the_chunk_that_is_there(scale0_broker):
     here = address_of(scale0_broker.in_thread(["zpipes"]))
-    with Pipe.open("p", "w", address=here) as writer:
+    with Pipe.open("p", "w", broker=here) as writer:
         for chunk in (b"1", b"2", b"3", b"4"):
             writer.write(chunk)
-    with Pipe.open("p", "r", address=here) as reader:
+    with Pipe.open("p", "r", broker=here) as reader:
         assert [reader.read(timeout=0), reader.read(timeout=0.001)] == [b"1", b"2"]
 
     async def use():
-        async with aio.Pipe.open("p", "r", address=here) as reader:
+        async with aio.Pipe.open("p", "r", broker=here) as reader:
             found = [await reader.read(timeout=0), await reader.read(timeout=0.001)]
             with pytest.raises(PipeTimeoutError):
                 await reader.read(timeout=0)
             return found
 
     assert asyncio.run(use()) == [b"3", b"4"]
-    with Pipe.open("p", "r", address=here) as reader, pytest.raises(PipeTimeoutError):
+    with Pipe.open("p", "r", broker=here) as reader, pytest.raises(PipeTimeoutError):
         reader.read(timeout=0)

@@ -9,12 +9,12 @@ import pytest
 
 from scale0_core.api import KIB
 from scale0_core.testing import Script, SimDisk
-from scale0_zpipes import binary
-from scale0_zpipes.answers import PROBE
 from scale0_zpipes.batches import ROOM, pack_chunks, unpack_numbered
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.pipe import BlockedWrite
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.answers import PROBE
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipe import BlockedWrite
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scale0_core.testing import Script, SimDisk
-from scale0_zpipes import forgotten
-from scale0_zpipes import pipe as pipe_module
 from scale0_zpipes.batches import pack_chunks, unpack_numbered
-from scale0_zpipes.journal import Journal
-from scale0_zpipes.pipe import Log
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service import forgotten
+from scale0_zpipes.service import pipe as pipe_module
+from scale0_zpipes.service.journal import Journal
+from scale0_zpipes.service.pipe import Log
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 

@@ -4,7 +4,7 @@ import heapq
 
 import pytest
 
-from scale0_zpipes import binary
+from scale0_zpipes.service import binary
 
 from .streams_model import Broker, data, read_to_the_end
 

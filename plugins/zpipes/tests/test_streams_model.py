@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scale0_zpipes import binary
-from scale0_zpipes.streams import Streams
+from scale0_zpipes.service import binary
+from scale0_zpipes.service.streams import Streams
 
 from .streams_model import Model
 

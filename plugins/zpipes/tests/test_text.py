@@ -9,7 +9,7 @@ import pytest
 from scale0_core.api import MIB
 from scale0_core.testing import Script, check_service
 from scale0_zpipes.batches import pack_chunks, pack_numbered, unpack_numbered
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scale0_core.testing import Script
-from scale0_zpipes.service import ZpipesService
+from scale0_zpipes.service.pipes import ZpipesService
 from scale0_zpipes.settings import ZpipesSettings
 
 from .text_model import Model

@@ -1,103 +1,42 @@
-"""What both kinds of Client and Worker have in common: from what a user says to a session."""
+"""What both flavours of Client and Worker have in common: from what a user says to a session and its driver."""
 
 # does I/O: draws the numbers that spread reconnects of many clients
 
 from __future__ import annotations
 
-import contextlib
-import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from scale0_core.client.threads import FORKED
-from scale0_majordomo.client.calls import Call, CallOptions, ClientSession, Reply, Sink
-from scale0_majordomo.client.errors import CallError, ClosedError, WorkerError
-from scale0_majordomo.client.handlers import Handler, Offer, make_offer
-from scale0_majordomo.client.serving import Request, WorkerSession, WorkerState
-from scale0_majordomo.client.words import DIALECTS, DialectName
+from scale0_core.api import printable
+from scale0_core.client.kit.calls import Call, Caller, Window
+from scale0_core.client.kit.drivers import Driver
+from scale0_core.client.kit.flows import Flow
+from scale0_core.client.kit.route import Broker, address_of, target
+from scale0_core.client.kit.serving import Handler, Handling, Offers, Serving
+from scale0_majordomo.client.codec import (
+    DIALECTS,
+    CallOptions,
+    DialectName,
+    check_name,
+    make_call,
+    told_by_broker,
+)
+from scale0_majordomo.client.errors import START, WorkerError
+from scale0_majordomo.client.session import ClientSession, WorkerSession, WorkerState
 from scale0_majordomo.dialects import Dialect
 
-ADDRESS = "tcp://127.0.0.1:5555"
-TIMEOUT = 30.0
 WINDOW = 1000
-CLIENT_LINGER_MS = 200
-WORKER_LINGER_MS = 1000
-PARTS_AT_ONCE = 100
-"""Parts of a streamed reply after which a generator waits until they have left."""
-LOOK_EVERY = 0.05
-"""Seconds after which a generator that waits looks whether its request is cancelled."""
+MAX_CREDIT = 10_000
+MOST_THREADS = 64
 
 F = TypeVar("F", bound=Handler)
+T = TypeVar("T")
 
 Item = bytes | str | tuple[bytes | str, ...]
 Progress = Callable[[int, int | None], None]
 """Is told how many replies there are, and of how many if that is known."""
-
-
-class Settable(Protocol):
-    """What the futures of threads and those of asyncio can both do."""
-
-    def set_result(self, result: Any, /) -> None:
-        """Have a reply."""
-
-    def set_exception(self, exception: Any, /) -> None:
-        """Have an error."""
-
-
-class FutureSink:
-    """Puts the outcome of a call into a future."""
-
-    __slots__ = ("_future", "_number", "_too_late")
-
-    def __init__(self, future: Settable, too_late: type[Exception], number: int = 0) -> None:
-        self._future, self._too_late, self._number = future, too_late, number
-
-    def final(self, reply: Reply) -> None:
-        """Take the reply, unless nobody waits for it any more."""
-        if self._number:
-            reply.number = self._number
-        try:  # noqa: SIM105  a context manager would cost as much as all the rest
-            self._future.set_result(reply)
-        except self._too_late:
-            pass  # it was cancelled a moment ago
-
-    def fail(self, error: CallError) -> None:
-        """Take the error, unless nobody waits for it any more."""
-        with contextlib.suppress(self._too_late):
-            self._future.set_exception(error)
-
-
-def frames_of_item(item: Item) -> tuple[bytes | str, ...]:
-    """Give the body of a call for an item of ``map``."""
-    return item if isinstance(item, tuple) else (item,)
-
-
-def count_of(items: Iterable[Item]) -> int | None:
-    """Say how many items there are, if that is known."""
-    return len(items) if isinstance(items, list | tuple | range | set | dict) else None
-
-
-def check_window(window: int) -> None:
-    """Raise what is wrong with a window."""
-    if window < 1:
-        raise ValueError("a window has at least one place")
-
-
-def told_by_broker(service: str, reply: Reply) -> Any:
-    """Read the answer of an mmi service that tells something in JSON."""
-    if len(reply) < 2 or reply[0] != b"200":
-        code = int(reply[0]) if reply and reply[0].isdigit() else 0
-        remedy = "is it a broker of Scale0, with the plugin majordomo?"
-        raise CallError(f"the broker does not answer {service}", f"it says {code}", "", remedy, code=code)
-    return json.loads(reply[1])
-
-
-def forked_error() -> ClosedError:
-    """Make the error of calls in a forked child."""
-    remedy = "make another Client after the fork"
-    return ClosedError("the client belongs to another process", FORKED, "the call has no reply here", remedy)
 
 
 def _dialect(name: DialectName) -> Dialect:
@@ -107,70 +46,83 @@ def _dialect(name: DialectName) -> Dialect:
     return found
 
 
-# --- the two kinds ----------------------------------------------------------------------------------------------------
-
-
 class BaseClient(ABC):
     """A client, but for how it waits."""
 
     def __init__(
-        self, address: str = ADDRESS, *, timeout: float = TIMEOUT, retries: int = 5, dialect: DialectName = "scale0",
-        wait_for_broker: bool = False,
+        self, broker: Broker = "default", *, timeout: float = 30.0, retries: int = 5,
+        dialect: DialectName = "scale0", wait_for_broker: bool = False,
     ) -> None:  # fmt: skip
         """Make a client.
 
         A call fails immediately with a NoBrokerError if nobody listens at an address on this machine. A client that was
         connected once waits for its broker to come back, until the call's timeout.
 
-        :param address: where the broker is.
+        :param broker: the name of a broker on this machine, an address of its service majordomo, or several of these,
+            which are tried in order.
         :param timeout: seconds for a call that names no timeout of its own.
         :param retries: how often a call with ``retry=True`` is sent again.
         :param dialect: ``mdp02`` or ``mdp01`` for brokers that are not Scale0: one call at a time is under way then,
             and there are no errors from workers.
         :param wait_for_broker: wait for a broker that is not there yet as well.
         """
+        self._target = target(broker, "majordomo", "requests")
         self._session = ClientSession(
-            address, random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
+            self._target, random=random.Random(), retries=retries, dialect=_dialect(dialect),  # noqa: S311
             wait_for_broker=wait_for_broker,
         )  # fmt: skip
         self._timeout = timeout
-        self._set_up()
+        self._caller = Caller(self._driven(self._session))
+
+    @abstractmethod
+    def _driven(self, session: ClientSession) -> Driver[ClientSession]:
+        """Make what turns the session."""
 
     @property
     def address(self) -> str:
         """Where the broker is."""
-        return self._session.address
+        return address_of(self._target)
 
     @property
     def late(self) -> int:
         """How many replies came after their call was over; they are thrown away."""
-        return self._session.late
+        return self._session.calls.late
 
-    def _call(
-        self, service: str, body: Iterable[bytes | str], sink: Sink, options: CallOptions,
-        on_part: Callable[[Reply], None] | None = None,
-    ) -> Call:  # fmt: skip
+    def _call(self, service: str, body: tuple[bytes | str, ...], options: CallOptions) -> Call:
         timeout = options.get("timeout")
-        given: CallOptions = {**options, "timeout": self._timeout if timeout is None else timeout}
-        return Call(service, body, sink, on_part=on_part, **given)  # type: ignore[arg-type]  # it is not None any more
+        if timeout is None:
+            options = {**options, "timeout": self._timeout}
+        return make_call(service, body, **options)  # type: ignore[arg-type]  # the timeout is not None any more
 
-    @abstractmethod
-    def _set_up(self) -> None:
-        """Make what this kind of client needs."""
+    def _map(self, service: str, items: Iterable[Item], options: CallOptions, window: Window) -> Any:
+        def make(item: Item) -> Call:
+            return self._call(service, item if isinstance(item, tuple) else (item,), options)
+
+        return self._caller.map(make, items, window)
+
+    def _told(self, kind: type[T], question: str, *body: str, timeout: float | None) -> Flow[T]:
+        reply = yield from self._caller.call(self._call(question, body, {"timeout": timeout}))
+        return told_by_broker(question, reply, kind)
+
+    def _offers(self, service: str, timeout: float | None) -> Flow[bool]:
+        reply = yield from self._caller.call(self._call("mmi.service", (service,), {"timeout": timeout}))
+        return reply.body == b"200"
 
 
 class BaseWorker(ABC):
     """A worker, but for how it waits and where its functions run."""
 
-    _asynchronous: bool
+    _elsewhere = ""
+    """The worker that takes async functions, if this one does not."""
 
     def __init__(
-        self, address: str = ADDRESS, *, credit: int = 1, threads: int | None = None, heartbeat: float = 2.5,
+        self, broker: Broker = "default", *, credit: int = 1, threads: int | None = None, heartbeat: float = 2.5,
         liveness: int = 3, dialect: DialectName = "scale0",
     ) -> None:  # fmt: skip
         """Make a worker; it waits for a broker that is not there yet.
 
-        :param address: where the broker is.
+        :param broker: the name of a broker on this machine, an address of its service majordomo, or several of these,
+            which are tried in order.
         :param credit: how many requests of a service it takes at once.
         :param threads: how many of them plain functions work on at once; by default all, up to 64.
         :param heartbeat: seconds between heartbeats.
@@ -180,13 +132,20 @@ class BaseWorker(ABC):
         """
         if not heartbeat > 0 or liveness < 1:
             raise ValueError("a heartbeat is longer than nothing, and at least one is waited for")
+        if threads is not None and threads < 1:
+            raise ValueError(f"a worker has at least one thread: {threads}")
         self._dialect = _dialect(dialect)
-        if credit != 1 and self._dialect is not Dialect.OWN:
-            raise ValueError("credit needs our own dialect")
-        self._address, self._credit, self._threads = address, credit, threads
+        self._target = target(broker, "majordomo", "requests")
+        self._check_credit(credit)
+        self._credit, self._threads = credit, threads
         self._heartbeat, self._liveness = heartbeat, liveness
-        self._offers: dict[str, Offer] = {}
-        self._set_up()
+        self._offers = Offers(asynchronous=self._elsewhere)
+        self._credits: dict[str, int] = {}
+        self._serving = self._served()
+
+    @abstractmethod
+    def _served(self) -> Serving[WorkerSession]:
+        """Make what serves."""
 
     def service(self, name: str, *, credit: int | None = None) -> Callable[[F], F]:
         """Have the function below serve; also while the worker runs."""
@@ -203,59 +162,94 @@ class BaseWorker(ABC):
         A generator sends what it yields as it goes, and what it returns as the end. What it raises goes to the caller
         as a RemoteError.
         """
+        check_name(name.encode())
+        if name.startswith("mmi."):
+            raise ValueError(f"services that begin with mmi. are the broker's own: {name}")
         if name in self._offers:
             raise ValueError(f"{name} is on offer already")
         wanted = self._credit if credit is None else credit
-        if wanted != 1 and self._dialect is not Dialect.OWN:
+        self._check_credit(wanted)
+        self._offers.add(name, function)
+        self._credits[name] = wanted
+        if self._serving.running:
+            self._open(name)
+
+    def _check_credit(self, credit: int) -> None:
+        if credit != 1 and self._dialect is not Dialect.OWN:
             raise ValueError("credit needs our own dialect")
-        offer = make_offer(name, function, wanted, self._threads, asynchronous=self._asynchronous)
-        self._offers[name] = offer
-        self._offered(offer)
+        if not 1 <= credit <= MAX_CREDIT:
+            raise ValueError(f"a worker takes 1 to {MAX_CREDIT} requests at once: {credit}")
 
     @property
     def services(self) -> tuple[str, ...]:
         """The services on offer."""
-        return tuple(self._offers)
+        return self._offers.names
 
     @property
     def address(self) -> str:
         """Where the broker is."""
-        return self._address
+        return address_of(self._target)
 
-    def session_for(
-        self, offer: Offer, begin: Callable[[Request], None], cancel: Callable[[Request], None],
-        changed: Callable[[], None],
-    ) -> WorkerSession:  # fmt: skip
-        """Make the session of a service."""
-        return WorkerSession(
-            self._address, offer.name, begin=begin, cancel=cancel, changed=changed, random=random.Random(),  # noqa: S311
-            credit=offer.credit, heartbeat=self._heartbeat, liveness=self._liveness, dialect=self._dialect,
-        )  # fmt: skip
+    # --- flows --------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _set_up(self) -> None:
-        """Make what this kind of worker needs."""
+    def _open(self, name: str) -> None:
+        function, credit = self._offers[name.encode()], self._credits[name]
 
-    @staticmethod
-    def _check_process(forked: bool) -> None:
-        if forked:
-            what, remedy = "the worker belongs to another process", "start another Worker after the fork"
-            raise WorkerError(what, FORKED, "nothing is served here", remedy)
+        def make(handling: Handling) -> WorkerSession:
+            return WorkerSession(
+                self._target, name, begin=handling.begin, cancel=handling.cancel, random=random.Random(), credit=credit,  # noqa: S311
+                heartbeat=self._heartbeat, liveness=self._liveness, dialect=self._dialect,
+            )  # fmt: skip
 
-    @abstractmethod
-    def _offered(self, offer: Offer) -> None:
-        """Begin to serve, if the worker runs."""
+        # the function is not looked up for each request: those in hand of a service that is removed are finished
+        threads = self._threads or min(credit, MOST_THREADS)
+        self._serving.open(
+            name, make, lambda request: function, threads=threads, at_once=credit, name=f"majordomo worker {name}"
+        )
 
+    def _begin(self) -> None:
+        self._serving.running = True
+        for name in self._offers.names:
+            self._open(name)
 
-def not_ready(session: WorkerSession, timeout: float) -> WorkerError:
-    """Make the error for a worker that the broker has not taken in time."""
-    if session.fault is not None:
-        return session.fault
-    what = f"the worker of {session.service} is not ready after {timeout:g} s"
-    remedy = "is a broker with the plugin majordomo running at this address?"
-    return WorkerError(what, f"it is {session.state.value}", "it tries again", remedy)
+    def _start(self) -> Flow[None]:
+        if self._serving.running:
+            raise RuntimeError("the worker has been started already")
+        try:
+            self._begin()
+        except BaseException:
+            yield from self._serving.stop()
+            raise
 
+    def _check(self) -> None:
+        self._serving.check("the worker")
 
-def is_serving(session: WorkerSession) -> bool:
-    """Tell whether the broker has taken a worker."""
-    return session.state is WorkerState.SERVING
+    def _wait_ready(self, timeout: float) -> Flow[None]:
+        self._check()
+        yield from self._serving.wait_ready(lambda: not self._missing(), lambda: self._not_ready(timeout), timeout)
+
+    def _missing(self) -> list[WorkerSession]:
+        sessions = [line.session for line in self._serving.all_lines]
+        return [session for session in sessions if session.state is not WorkerState.SERVING]
+
+    def _not_ready(self, timeout: float) -> WorkerError:
+        for session in self._missing():
+            if session.fault is not None:
+                return session.fault
+        what = f"the worker is not ready after {timeout:g} s"
+        why = ", ".join(f"{printable(session.service)} is {session.state.value}" for session in self._missing())
+        return WorkerError(what, why, "it tries again", START)
+
+    def _drain(self, timeout: float) -> Flow[bool]:
+        self._check()
+        return (yield from self._serving.drain(timeout))
+
+    def _remove(self, name: str, timeout: float) -> Flow[bool]:
+        self._check()
+        self._offers.remove(name)
+        return (yield from self._serving.remove(name, timeout))
+
+    def _leave(self, *, finish: bool) -> Flow[None]:
+        if finish and not self._serving.forked:
+            yield from self._drain(30.0)
+        yield from self._serving.stop()

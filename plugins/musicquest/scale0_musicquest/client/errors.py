@@ -2,37 +2,45 @@
 
 ::
 
-    MusicError                   has the stage that was reached, and the server's code or 0
+    MusicError (CallError)       has the stage that was reached, and the server's code or 0
     ├── NoBrokerError            nobody answers at the broker's address
-    ├── NoServerError            the broker knows no server, or none answers
+    ├── NoServerError            the broker knows no server, or none answers (503)
     ├── NotFoundError            nobody has this song
     ├── AmbiguousError           several songs have this name; all of them are in ``hits``
     ├── FileThereError           the file is there already, with other content
     ├── RefusedError             a server does not do what it was asked; its code and reason are told
-    ├── MusicTimeoutError        the time was over; the stage says where
+    ├── MusicTimeoutError        the time was over; the stage says where (408)
     ├── DamagedError             what came is not the song that was asked for
     ├── UntoldError              an original server has it, which told neither size nor digest
     ├── MusicStoppedError        the caller wanted it to end
-    └── MusicClosedError         the client was closed
+    └── MusicClosedError         the client was closed, or belongs to another process
+
+What has a meaning for every client is also an error of ``scale0_core.client``: ``except CallTimedOutError`` catches a
+MusicTimeoutError.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from scale0_core.api import Scale0Error, printable
+from scale0_core.client.kit import errors as kit
 from scale0_musicquest.songs import Hit
+
+__all__ = [
+    "AmbiguousError", "DamagedError", "FileThereError", "MusicClosedError", "MusicError", "MusicStoppedError",
+    "MusicTimeoutError", "NoBrokerError", "NoServerError", "NotFoundError", "RefusedError", "Stage", "UntoldError",
+]  # fmt: skip
 
 # the exit codes of the command line, which has no other use for plugins
 _exit = type(Scale0Error.exit_code)
-NEGATIVE, USAGE, DATA, UNREACHED, TIMEOUT = map(_exit, (1, 64, 65, 69, 75))
+USAGE, DATA = map(_exit, (64, 65))
 
-START_BROKER = "is a broker with the plugin musicquest-broker at this address? name another one with --broker"
+START_BROKER = "is a broker with the plugin musicquest-broker at this address? choose one: --broker NAME|ADDRESS"
 
 
-class Stage(str, Enum):
+class Stage(kit.AnyStage):
     """How far something came."""
 
     BROKER = "asking the broker for a server"
@@ -45,29 +53,16 @@ class Stage(str, Enum):
     CLOSED = "closed"
 
 
-class MusicError(Scale0Error):
+class MusicError(kit.CallError):
     """Something could not be done as asked."""
 
-    exit_code = NEGATIVE
 
-    def __init__(
-        self, what: str, why: str = "", consequence: str = "", remedy: str = "", *, stage: Stage = Stage.ANSWER,
-        code: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(what, why, consequence, remedy)
-        self.stage, self.code = stage, code
-
-
-class NoBrokerError(MusicError):
+class NoBrokerError(MusicError, kit.NoBrokerError):
     """Nobody answers at the broker's address."""
 
-    exit_code = UNREACHED
 
-
-class NoServerError(MusicError):
+class NoServerError(MusicError, kit.UnavailableError):
     """The broker knows no server, or the server does not answer."""
-
-    exit_code = UNREACHED
 
 
 class NotFoundError(MusicError):
@@ -83,7 +78,8 @@ class AmbiguousError(MusicError):
         self.hits = hits
         choices = [_choice(number, hit) for number, hit in enumerate(hits, 1)]
         remedy = "choose one: --digest, --number or --server"
-        super().__init__(what, "\n".join(filter(None, (*choices, note))), "nothing was downloaded", remedy)
+        why = "\n".join(filter(None, (*choices, note)))
+        super().__init__(what, why, "nothing was downloaded", remedy, stage=Stage.ANSWER)
 
     def details(self) -> dict[str, Any]:
         """Return the songs."""
@@ -112,10 +108,8 @@ class RefusedError(MusicError):
     """A server or the broker does not do what it was asked."""
 
 
-class MusicTimeoutError(MusicError):
+class MusicTimeoutError(MusicError, kit.CallTimedOutError):
     """The time was over; ``stage`` says how far it came."""
-
-    exit_code = TIMEOUT
 
 
 class DamagedError(MusicError):
@@ -134,13 +128,19 @@ class MusicStoppedError(MusicError):
     """The caller wanted a download to end; what is there is kept."""
 
 
-class MusicClosedError(MusicError):
-    """The client was closed."""
+class MusicClosedError(MusicError, kit.ClosedError):
+    """The client was closed, or belongs to another process."""
 
 
 def closed() -> MusicClosedError:
     """Make the error for a client that was closed."""
     return MusicClosedError("this client is closed", "", "nothing was asked", "make another one", stage=Stage.CLOSED)
+
+
+def forked() -> MusicClosedError:
+    """Make the error for a client in a forked child."""
+    what, remedy = "this client belongs to another process", "make another one after the fork"
+    return MusicClosedError(what, kit.FORKED, "nothing was asked", remedy, stage=Stage.CLOSED)
 
 
 def refused(who: str, code: int, reason: str, stage: Stage) -> RefusedError:

@@ -13,9 +13,10 @@ import hashlib
 import os
 import queue
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
+from scale0_core.api import files
 from scale0_musicquest.client.errors import DATA, FileThereError, MusicError, Stage
 from scale0_musicquest.songs import Song
 
@@ -26,13 +27,6 @@ WAITING_CHUNKS = 32
 Buffer = bytes | memoryview
 
 
-class Sink(Protocol):
-    """Takes the chunks of a download in any order."""
-
-    def put(self, offset: int, data: Buffer) -> None:
-        """Take a chunk."""
-
-
 class Ordered:
     """Gives chunks on in order."""
 
@@ -40,12 +34,13 @@ class Ordered:
         self.position = position
         self._early: dict[int, Buffer] = {}
 
-    def put(self, offset: int, data: Buffer) -> None:
-        """Take a chunk, and give on what is now in order."""
-        self._early[offset] = data
-        while (chunk := self._early.pop(self.position, None)) is not None:
-            self.write(chunk)
-            self.position += len(chunk)
+    def put_all(self, chunks: Iterable[tuple[int, Buffer]]) -> None:
+        """Take chunks, and give on what is now in order."""
+        for offset, data in chunks:
+            self._early[offset] = data
+            while (chunk := self._early.pop(self.position, None)) is not None:
+                self.write(chunk)
+                self.position += len(chunk)
 
     def write(self, data: Buffer) -> None:
         """Take what comes next."""
@@ -129,16 +124,21 @@ class PartialFile(Ordered):
             os.ftruncate(self._descriptor, 0)
             size = 0
         super().__init__(size)
+        self._lock = threading.Lock()  # who is cancelled may close it while a thread still uses it
+        self._closed = False
         self.resumed = size > 0
         self._hasher = Hasher(self._descriptor, size)
 
+    def put_all(self, chunks: Iterable[tuple[int, Buffer]]) -> None:
+        """Write what is now in order, unless the file was closed."""
+        with self._lock:
+            if not self._closed:
+                super().put_all(chunks)
+
     def write(self, data: Buffer) -> None:
         """Write what comes next, and have it hashed."""
-        offset, left = self.position, memoryview(data)
         try:
-            while left:
-                written = os.pwrite(self._descriptor, left, offset)
-                offset, left = offset + written, left[written:]
+            files.write_all(self._descriptor, data, self.position)
         except OSError as error:
             raise storing(self.path, error) from error
         self._hasher.put(data)
@@ -164,13 +164,15 @@ class PartialFile(Ordered):
 
     def finish(self, *, force: bool) -> None:
         """Make it the file that was wanted, safe on the disk; ``force`` overwrites what is there."""
+        with self._lock:
+            if not self._closed:
+                self._finish(force=force)
+
+    def _finish(self, *, force: bool) -> None:
         try:
-            os.fsync(self._descriptor)
-            if force:
-                self.path.replace(self.target)
-            else:
-                _rename_to_new(self.path, self.target)
-            sync_folder(self.target.parent)
+            files.sync_file(self._descriptor)
+            put = files.put_in_place if force else files.put_in_new_place
+            put(self.path, self.target, durable=True)
         except FileExistsError as error:
             raise FileThereError(self.target) from error
         except OSError as error:
@@ -178,8 +180,10 @@ class PartialFile(Ordered):
 
     def close(self) -> None:
         """Let go of the file, and leave it."""
-        self._hasher.abandon()
-        os.close(self._descriptor)
+        with self._lock:
+            self._closed = True
+            self._hasher.abandon()
+            os.close(self._descriptor)
 
 
 def _open_alone(path: Path) -> int:
@@ -204,29 +208,6 @@ def _open_alone(path: Path) -> int:
             )  # fmt: skip
             raise busy from error
         os.close(descriptor)  # another download has just ended, and this is its whole file under its final name
-
-
-def _rename_to_new(path: Path, target: Path) -> None:
-    """Rename a file; raise FileExistsError where there is one, also one that came a moment ago."""
-    try:
-        os.link(path, target, follow_symlinks=False)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links: as good as can be there
-        if os.path.lexists(target):
-            raise FileExistsError(str(target)) from None
-        path.rename(target)
-    else:
-        path.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Have a folder's entries safe on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_there(target: Path, song: Song) -> bool:

@@ -1,16 +1,12 @@
 """Playlists as M3U8 files: one song's name a line, with its length and title for other players."""
 
-# does I/O: files in the user's folder, and a name for what is not finished
-
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from scale0_core.api import Scale0Error, printable
+from scale0_core.api import Scale0Error, files, printable
 from scale0_musicquest.names import name_fault
 from scale0_musicquest.player.queue import Track
 
@@ -56,14 +52,9 @@ def save(folder: Path, name: str, tracks: Iterable[Track]) -> Path:
         if not track.advert:
             seconds = round(track.duration) or -1
             lines += [f"#EXTINF:{seconds},{' '.join(track.label.split())}", track.name]
-    fresh = path.with_name(f".{secrets.token_hex(8)}{SUFFIX}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        files.write_atomically(path, "\n".join(lines) + "\n", durable=False)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise PlaylistError(f"{path} cannot be written", error.strerror or str(error), "nothing was saved") from error
     return path
 

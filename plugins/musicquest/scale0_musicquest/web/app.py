@@ -251,7 +251,7 @@ def listen(port: int) -> socket.socket:
 
 
 def serve(broker: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page for the music broker at an address until a signal ends it; ``announce`` gets the link."""
+    """Serve the page for a music broker until a signal ends it; ``announce`` gets the link."""
     from scale0_musicquest.client.sync import MusicClient
 
     with listen(port) as listening, MusicClient(broker) as client, _signals_end_it():

@@ -165,7 +165,6 @@ def _draw(wanted: Iterable[Chart]) -> dict[str, Picture]:
 
 
 def _write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         with tables.beside(folder / f"{name}.png") as file:
             file.write(picture.png)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import attrs
 
 from scale0_spark.zpipes.errors import OptionError
+from scale0_spark.zpipes.wire import pipes_at
 
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 """What Spark hands on though it is meant for itself."""
@@ -22,7 +23,8 @@ DEFAULT_GROUP = "spark"
 class Options:
     """Where the pipes are, and how they are read and written."""
 
-    address: str
+    broker: str
+    """Where the pipes are, as `pipes_at` says it."""
     pipes: tuple[str, ...]
     group: str = DEFAULT_GROUP
     payload: Literal["chunks", "events"] = "chunks"
@@ -63,9 +65,9 @@ def read_options(given: Mapping[str, str]) -> Options:
     if left:
         unknown = ", ".join(sorted(left))
         raise OptionError(f"there is no option {unknown}", "", "", f"there are {', '.join(READERS)}")
-    for name in ("address", "pipes"):
+    for name in ("broker", "pipes"):
         if name not in values:
-            says = "address, where a broker serves pipes" if name == "address" else "pipe, or pipes with several"
+            says = "broker, a name or an address" if name == "broker" else "pipe, or pipes with several"
             raise OptionError(f"the option {says}, is missing")
     if values.get("mark_skipped") and values.get("payload") != "events":
         raise OptionError("the option markSkipped is true", "", "", "it is for payload events")
@@ -73,10 +75,15 @@ def read_options(given: Mapping[str, str]) -> Options:
     return Options(**values)
 
 
-def _address(name: str, text: str) -> str:
-    if not text.startswith(("tcp://", "ipc://")):
-        raise OptionError(f"the option {name} is {text!r}", "an address begins with tcp:// or ipc://")
-    return text
+def _broker(name: str, text: str) -> str:
+    """Read names and addresses; a name becomes an address here, since executors may be on other machines."""
+    brokers = [each.strip() for each in text.split(",")]
+    if wrong := [each for each in brokers if "://" in each and not each.startswith(("tcp://", "ipc://"))]:
+        raise OptionError(f"the option {name} is {wrong[0]!r}", "an address begins with tcp:// or ipc://")
+    try:
+        return pipes_at(brokers)
+    except ValueError as error:
+        raise OptionError(f"the option {name} is {text!r}", str(error)) from None
 
 
 def _name(name: str, text: str) -> str:
@@ -131,7 +138,7 @@ def _yes_or_no(name: str, text: str) -> bool:
 
 
 READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
-    "address": ("address", _address),
+    "broker": ("broker", _broker),
     "pipe": ("pipes", _pipes),
     "pipes": ("pipes", _pipes),
     "group": ("group", _name),

@@ -49,7 +49,7 @@ def stage(batches: Iterable[pa.RecordBatch], options: Options) -> str | None:
     """Write rows to a pipe of their own; give its name."""
     name = f"spark-staging-{secrets.token_hex(12)}"
     opened = False
-    with Pipes(options.address, options.timeout) as pipes:
+    with Pipes(options.broker, options.timeout) as pipes:
         limit: int | None = None
         try:
             first = 1
@@ -113,7 +113,7 @@ def discard(pipes: Pipes, names: Iterable[str]) -> None:
 def publish(options: Options, writer: str, number: int, staged: list[str]) -> None:
     """Let what was staged appear, unless that was done before."""
     pipe = options.pipe
-    with Pipes(options.address, options.timeout) as pipes:
+    with Pipes(options.broker, options.timeout) as pipes:
         try:
             following = _moved(pipes, pipe, writer, number, staged)
         except RefusedError as error:
@@ -169,7 +169,7 @@ class PipeWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throw away what was staged."""
-        with Pipes(self._options.address, self._options.timeout) as pipes:
+        with Pipes(self._options.broker, self._options.timeout) as pipes:
             discard(pipes, _names(messages))
 
 
@@ -197,5 +197,5 @@ class PipeStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Throw away what was staged."""
-        with Pipes(self._options.address, self._options.timeout) as pipes:
+        with Pipes(self._options.broker, self._options.timeout) as pipes:
             discard(pipes, _names(messages))

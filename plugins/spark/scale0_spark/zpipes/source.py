@@ -56,7 +56,7 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._pipes = Pipes(options.address, options.timeout)
+        self._pipes = Pipes(options.broker, options.timeout)
         self._target: Offsets | None = None
         """Where a query that reads what is available now ends."""
         self._begun: Offsets = {}
@@ -212,7 +212,7 @@ class PipeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
         assert isinstance(partition, Range)
-        with Pipes(self._options.address, self._options.timeout) as pipes:
+        with Pipes(self._options.broker, self._options.timeout) as pipes:
             yield from in_payload(_rows(pipes, partition, self._options), self._options)
 
 
@@ -304,11 +304,11 @@ class PipeReader(DataSourceReader):
         """Hold on to what is there, and cut it into parts."""
         options = self._options
         parts: list[InputPartition] = []
-        with Pipes(options.address, options.timeout) as pipes:
+        with Pipes(options.broker, options.timeout) as pipes:
             for pipe in options.pipes:
                 state = pipes.state(pipe)
                 if state is None:
-                    raise DataLossError(f"there is no pipe {pipe} at {options.address}", "", "", "write to it first")
+                    raise DataLossError(f"there is no pipe {pipe} at {options.broker}", "", "", "write to it first")
                 first = options.starting if isinstance(options.starting, int) else state.first
                 wanted = self._bounds.within(state.next if options.starting == "next" else first, state.next)
                 if wanted.start >= wanted.end:
@@ -323,7 +323,7 @@ class PipeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
         if isinstance(partition, Range):  # Spark makes a part of its own when there is none
-            with Pipes(self._options.address, self._options.timeout) as pipes:
+            with Pipes(self._options.broker, self._options.timeout) as pipes:
                 yield from in_payload(_rows(pipes, partition, self._options, LEASE_MS), self._options)
         else:
             yield from ()

@@ -1,27 +1,27 @@
-"""The zpipes protocol as a source and a sink need it: one socket, one request at a time, asked again until answered.
+"""The zpipes protocol as a source and a sink need it: one link, one request at a time, asked again until answered.
 
 Requests that may be made twice are sent again as long as there is no answer, so that a broker that was away, or was
 started anew, is simply asked again. OPEN and CLOSE may not, since each of them counts: ``link`` and ``unlink`` are for
-these. A socket belongs to the process that opened it and is never pickled.
+these. A link belongs to the process that opened it and is never pickled.
 """
 
 # does I/O: it talks to a broker
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
 import pyarrow as pa
-import zmq
 
-from scale0_core.client.link import RECONNECTING, client_socket
+from scale0_core.api import Scale0Error, records
+from scale0_core.client.kit.link import Link, wait
+from scale0_core.client.kit.route import BETWEEN, address_of, resolve, target
+from scale0_core.client.kit.sessions import Limits
 from scale0_spark.zpipes.errors import AnswerError, DataLossError, RefusedError, UnreachedError
 from scale0_spark.zpipes.payloads import columns_in
 
@@ -35,6 +35,9 @@ MOST_IN_FRAME = 64 * 1024 * 1024
 BUSY = 429
 PASSES = (408, BUSY, 507)
 """Codes of refusals that may pass: it is tried again."""
+
+Answer = list[memoryview]
+"""The frames of an answer, which may be large and are not copied."""
 
 
 @attrs.frozen
@@ -54,7 +57,7 @@ class PipeState:
     def read(cls, pipe: str, text: bytes) -> PipeState:
         """Take it from the answer to INFO."""
         try:
-            row = json.loads(text)
+            row = records.from_json(text)
             groups = {str(name): int(group["next"]) for name, group in row["groups"].items()}
             numbers = (int(row["first"]), int(row["next"]), int(row["links"]))
             limit = row.get("max_chunk")
@@ -64,13 +67,20 @@ class PipeState:
             raise AnswerError(f"the broker's account of pipe {pipe} is malformed", repr(error)) from None
 
 
-class Pipes:
-    """The pipes at one address."""
+def pipes_at(brokers: Sequence[str]) -> str:
+    """Return where the pipes of these brokers are: addresses, and targets for names that are not there yet."""
+    return BETWEEN.join(map(address_of, target(brokers, "zpipes", "pipes").split(BETWEEN)))
 
-    def __init__(self, address: str, timeout: float) -> None:
-        self._address = address
+
+class Pipes:
+    """The pipes of a broker."""
+
+    def __init__(self, broker: str, timeout: float) -> None:
+        self._broker = broker
+        self._attempts = 0
+        """How often there was no answer: of several brokers the next one is asked."""
         self._timeout = timeout
-        self._socket: zmq.Socket[bytes] | None = None
+        self._link: Link | None = None
         self._asked: list[Any] = []
 
     def __enter__(self) -> Pipes:
@@ -80,39 +90,36 @@ class Pipes:
         self.close()
 
     def __getstate__(self) -> tuple[str, float]:
-        """Leave the socket out."""
-        return self._address, self._timeout
+        """Leave the link out."""
+        return self._broker, self._timeout
 
     def __setstate__(self, state: tuple[str, float]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def close(self) -> None:
-        """Close the socket; it is opened again when it is needed."""
-        if self._socket is not None:
-            self._socket.close(0)
-            self._socket = None
+        """Close the link; it is opened again when it is needed."""
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def ask(self, *frames: Any) -> list[zmq.Frame]:
+    def ask(self, *frames: Any) -> Answer:
         """Send a request that may be made twice, and give the answer, without its first word."""
         self._send(frames)
         return self._answer()
 
     def _send(self, frames: tuple[Any, ...]) -> None:
         self._asked = [frame.encode() if isinstance(frame, str) else frame for frame in frames]
-        if self._socket is None:
-            options = {**RECONNECTING, zmq.MAXMSGSIZE: MOST_IN_FRAME}
-            self._socket = client_socket(zmq.Context.instance(), zmq.DEALER, options)
+        if self._link is None:
+            limits = Limits(reconnect=True, max_message=MOST_IN_FRAME, batch=1, linger_ms=0, zero_copy=True, views=True)
             try:
-                self._socket.connect(self._address)
-            except zmq.ZMQError as error:
-                self.close()
-                raise UnreachedError(f"{self._address} cannot be connected to", str(error)) from None
-        with contextlib.suppress(zmq.Again):  # what cannot even be queued is sent anew like what is not answered
-            self._socket.send_multipart(self._asked, zmq.DONTWAIT, copy=False)
+                self._link = Link(resolve(self._broker, self._attempts)[0], limits)
+            except Scale0Error as error:
+                raise UnreachedError(f"{self._broker} cannot be connected to", error.problem.why) from None
+        self._link.send(tuple(self._asked))
 
-    def _answer(self) -> list[zmq.Frame]:
+    def _answer(self) -> Answer:
         """Wait for the answer to what was sent; send it again as long as there is none."""
         end = time.monotonic() + self._timeout
         wait, passing = FIRST_WAIT, None
@@ -133,10 +140,11 @@ class Pipes:
             else:
                 passing = passing if left < wait else None
                 wait *= 2
+                self._attempts += 1
                 self.close()  # so that a late answer is not taken for that to a later request
             self._send(tuple(self._asked))
 
-    def _asked_once(self, seconds: float, *frames: str) -> list[zmq.Frame] | None:
+    def _asked_once(self, seconds: float, *frames: str) -> Answer | None:
         """Send a request that may not be made twice; give the answer as it came, or None if there is none in time."""
         self._send(frames)
         answer = self._received(seconds)
@@ -147,27 +155,34 @@ class Pipes:
     def _unanswered(self) -> UnreachedError:
         self.close()
         return UnreachedError(
-            f"the broker at {self._address} does not answer", f"it was asked for {self._timeout:g} seconds", "",
+            f"the broker at {self._broker} does not answer", f"it was asked for {self._timeout:g} seconds", "",
             "start it, or give it longer by the option timeout; what was read or written so far is not lost",
         )  # fmt: skip
 
-    def _received(self, seconds: float) -> list[zmq.Frame] | None:
-        socket = self._socket
-        while socket is not None and socket.poll(int(seconds * 1000) + 1):
-            answer: list[zmq.Frame] = socket.recv_multipart(copy=False)
-            if len(answer) > 1 or answer[0].bytes != b"PROBE":
-                return answer
+    def _received(self, seconds: float) -> Answer | None:
+        end = time.monotonic() + seconds
+        while (link := self._link) is not None:
+            link.look_for_breaks()  # it connects again by itself; what is not looked at would wake us for ever
+            link.flush()
+            found = link.messages()
+            if not found:
+                left = end - time.monotonic()
+                if left <= 0:
+                    break
+                wait(link.polled, left)
+            elif len(found[0]) > 1 or bytes(found[0][0][:6]) != b"PROBE":
+                return cast("Answer", list(found[0]))  # of memoryviews, as the limits say
         return None
 
-    def _checked(self, answer: list[zmq.Frame], code: int | None) -> list[zmq.Frame]:
+    def _checked(self, answer: Answer, code: int | None) -> Answer:
         request = bytes(self._asked[0]).decode()
         if code is not None:
-            reason = answer[2].bytes.decode("utf-8", "replace") if len(answer) > 2 else ""
-            what = f"the broker at {self._address} refused {request} ({code})"
+            reason = bytes(answer[2]).decode("utf-8", "replace") if len(answer) > 2 else ""
+            what = f"the broker at {self._broker} refused {request} ({code})"
             raise RefusedError(what, reason, "", "", code)
-        word, wanted = answer[0].bytes, request.encode() if request in ("ROWS", "INFO") else b"OK"
+        word, wanted = bytes(answer[0]), request.encode() if request in ("ROWS", "INFO") else b"OK"
         if word != wanted:
-            raise AnswerError(f"{self._address} does not serve pipes", f"it answered {word[:20]!r} to {request}")
+            raise AnswerError(f"{self._broker} does not serve pipes", f"it answered {word[:20]!r} to {request}")
         return answer[1:]
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -180,7 +195,7 @@ class Pipes:
             if error.code == 404:
                 return None
             raise
-        return PipeState.read(pipe, answer[0].bytes if answer else b"")
+        return PipeState.read(pipe, bytes(answer[0]) if answer else b"")
 
     def link(self, pipe: str) -> float | None:
         """Have a link to a pipe, which is made if it is not there; one that is new is given, to take away later.
@@ -258,16 +273,16 @@ class Pipes:
         return self._number(self.ask("MOVE", pipe, writer, str(number), *staged))
 
     @staticmethod
-    def _number(answer: list[zmq.Frame]) -> int:
-        digits = answer[0].bytes if answer else b""
+    def _number(answer: Answer) -> int:
+        digits = bytes(answer[0]) if answer else b""
         if not digits.isdigit() or len(digits) > 19:
             raise AnswerError("the broker's answer has no number", f"but {digits[:20]!r}")
         return int(digits)
 
 
-def _code(answer: list[zmq.Frame]) -> int | None:
+def _code(answer: Answer) -> int | None:
     """Give the code of a refusal; None if it is none."""
-    if answer[0].bytes != b"ERROR":
+    if bytes(answer[0][:6]) != b"ERROR":
         return None
-    digits = answer[1].bytes if len(answer) > 1 else b""
+    digits = bytes(answer[1]) if len(answer) > 1 else b""
     return int(digits) if digits.isdigit() and len(digits) < 5 else 0

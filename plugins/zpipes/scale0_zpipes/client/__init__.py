@@ -6,30 +6,5 @@
         pipe.write(b"hello")
 """
 
-from scale0_zpipes.client.errors import (
-    PipeBusyError,
-    PipeClosedError,
-    PipeError,
-    PipeFullError,
-    PipeGoneError,
-    PipeLostError,
-    PipeTimeoutError,
-    PipeTooLargeError,
-    Stage,
-)
-from scale0_zpipes.client.sync import Pipe, PipeReader, PipeWriter
-
-__all__ = [
-    "Pipe",
-    "PipeBusyError",
-    "PipeClosedError",
-    "PipeError",
-    "PipeFullError",
-    "PipeGoneError",
-    "PipeLostError",
-    "PipeReader",
-    "PipeTimeoutError",
-    "PipeTooLargeError",
-    "PipeWriter",
-    "Stage",
-]
+from scale0_zpipes.client.errors import *
+from scale0_zpipes.client.sync import *

@@ -1,29 +1,39 @@
-"""How the use of a pipe can fail.
+"""How the use of a pipe can fail: subclasses of the errors that all clients have.
 
 ::
 
     PipeError                    has the pipe's name, the stage that was reached, and the broker's code or 0
-    ├── PipeTimeoutError         the time was over
+    ├── PipeTimeoutError         the time was over: a CallTimedOutError, with the code of all of them, 408
     │   └── PipeFullError            ...and the pipe was full
-    ├── PipeLostError            the broker cannot be reached
+    ├── PipeLostError            the broker cannot be reached: a BrokerLostError
+    │   └── PipeNoBrokerError        ...since nobody listens at its address: a NoBrokerError
     ├── PipeBusyError            another reader is at the pipe
     ├── PipeGoneError            chunks were asked for that are there no more
-    ├── PipeTooLargeError        a chunk is larger than the broker takes
-    └── PipeClosedError          the pipe was closed by its user
+    ├── PipeTooLargeError        a chunk is larger than the broker takes: a TooLargeError
+    └── PipeClosedError          the pipe was closed by its user, or belongs to another process: a ClosedError
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from scale0_core.api import printable
+from scale0_core.client.kit.errors import (
+    FORKED,
+    AnyStage,
+    BrokerLostError,
+    CallError,
+    CallTimedOutError,
+    ClosedError,
+    NoBrokerError,
+    TooLargeError,
+)
 
-from scale0_core.api import Scale0Error, printable
+__all__ = [
+    "PipeBusyError", "PipeClosedError", "PipeError", "PipeFullError", "PipeGoneError", "PipeLostError",
+    "PipeNoBrokerError", "PipeTimeoutError", "PipeTooLargeError", "Stage",
+]  # fmt: skip
 
-# the exit codes of the command line, which has no other use for plugins
-_exit = type(Scale0Error.exit_code)
-NEGATIVE, DATA, UNREACHED, TIMEOUT = _exit(1), _exit(65), _exit(69), _exit(75)
 
-
-class Stage(str, Enum):
+class Stage(AnyStage):
     """How far something came."""
 
     CONNECTING = "connecting to the broker"
@@ -35,53 +45,53 @@ class Stage(str, Enum):
     CLOSED = "closed"
 
 
-class PipeError(Scale0Error):
+class PipeError(CallError):
     """A pipe could not be used as asked."""
-
-    exit_code = NEGATIVE
 
     def __init__(
         self, what: str, why: str = "", consequence: str = "", remedy: str = "", *,
-        pipe: bytes = b"", stage: Stage = Stage.ANSWER, code: int = 0,
+        pipe: bytes = b"", stage: Stage = Stage.ANSWER, code: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(what, why, consequence, remedy)
-        self.pipe, self.stage, self.code = pipe, stage, code
+        super().__init__(what, why, consequence, remedy, service="zpipes", stage=stage, code=code)
+        self.pipe = pipe
         self.others: tuple[PipeError, ...] = ()
         """Where several chunks were refused: the errors of the others."""
 
 
-class PipeTimeoutError(PipeError):
+class PipeTimeoutError(PipeError, CallTimedOutError):
     """The time was over; ``stage`` says how far it came."""
-
-    exit_code = TIMEOUT
 
 
 class PipeFullError(PipeTimeoutError):
     """The pipe was full until the time was over."""
 
 
-class PipeLostError(PipeError):
+class PipeLostError(PipeError, BrokerLostError):
     """The broker could not be reached for longer than the pipe's ``timeout``."""
 
-    exit_code = UNREACHED
+
+class PipeNoBrokerError(PipeLostError, NoBrokerError):
+    """Nobody listens at the broker's address on this machine, and there was no connection so far."""
 
 
 class PipeBusyError(PipeError):
     """Another reader is at the pipe, which has one at a time."""
 
+    code = 409
+
 
 class PipeGoneError(PipeError):
     """Chunks were asked for that are acknowledged, so there no more."""
 
+    code = 410
 
-class PipeTooLargeError(PipeError):
+
+class PipeTooLargeError(PipeError, TooLargeError):
     """A chunk is larger than the broker takes; it was not written."""
 
-    exit_code = DATA
 
-
-class PipeClosedError(PipeError):
-    """The pipe was closed, so it cannot be read or written."""
+class PipeClosedError(PipeError, ClosedError):
+    """The pipe was closed, so it cannot be read or written; or it belongs to another process."""
 
 
 _BY_CODE: dict[int, type[PipeError]] = {
@@ -102,7 +112,8 @@ def refused(pipe: bytes, code: int, reason: str, stage: Stage, consequence: str 
     kind = _BY_CODE.get(code, PipeError)
     what = f"pipe {printable(pipe)}: the broker refuses with code {code}"
     remedy = _REMEDIES.get(code, "scale0 zpipes info shows the pipe")
-    return kind(what, printable(reason, 1000), consequence, remedy, pipe=pipe, stage=stage, code=code)
+    own = None if issubclass(kind, PipeTimeoutError) else code  # all timeouts have one code
+    return kind(what, printable(reason, 1000), consequence, remedy, pipe=pipe, stage=stage, code=own)
 
 
 def too_large(pipe: bytes, size: int, limit: int, consequence: str = "it was not written") -> PipeTooLargeError:
@@ -110,23 +121,22 @@ def too_large(pipe: bytes, size: int, limit: int, consequence: str = "it was not
     what = f"pipe {printable(pipe)}: a chunk of {size} bytes is too large"
     why = f"the broker takes at most {limit} bytes"
     remedy = "write smaller chunks, or raise plugin.zpipes.max_message and max_pipe_bytes"
-    return PipeTooLargeError(what, why, consequence, remedy, pipe=pipe, code=413)
+    return PipeTooLargeError(what, why, consequence, remedy, pipe=pipe)
 
 
-def inherited(pipe: bytes) -> PipeError:
+def inherited(pipe: bytes) -> PipeClosedError:
     """Make the error for a pipe that was opened before this process was forked."""
     what = f"pipe {printable(pipe)} was opened before a fork, by the parent process"
-    why = "its connection and its threads are the parent's"
     remedy = "open the pipe in the child, after the fork"
-    return PipeError(what, why, "nothing was read or written", remedy, pipe=pipe, stage=Stage.CLOSED)
+    return PipeClosedError(what, FORKED, "nothing was read or written", remedy, pipe=pipe, stage=Stage.CLOSED)
 
 
-def nobody_there(pipe: bytes, address: str, reason: str) -> PipeLostError:
+def nobody_there(pipe: bytes, address: str, reason: str) -> PipeNoBrokerError:
     """Make the error for a local address at which nobody listens."""
     what = f"pipe {printable(pipe)}: the broker at {address} cannot be reached"
     why = f"{Stage.CONNECTING.value}: {reason}"
     remedy = "start a broker with the plugin zpipes: scale0 broker"
-    return PipeLostError(what, why, "the pipe is not opened", remedy, pipe=pipe, stage=Stage.CONNECTING)
+    return PipeNoBrokerError(what, why, "the pipe is not opened", remedy, pipe=pipe, stage=Stage.CONNECTING)
 
 
 def closed(pipe: bytes) -> PipeClosedError:

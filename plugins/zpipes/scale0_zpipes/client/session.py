@@ -1,8 +1,7 @@
-"""What the sessions of writers and readers have in common, without I/O: a connection that comes back.
+"""What the sessions of writers and readers have in common, without I/O: opening a pipe, on any connection that comes.
 
-A session says which connection it wants (``wanted``: 0 for none, another number for a new one), what to send on it
-(``out``) and when it wants to be called (``next_deadline``). What was said on a connection belongs to it: when it
-breaks, a session finds the pipe again on the next one and repeats what had no answer.
+Sessions as ``scale0_core.client.kit.sessions`` says it. What was said on a connection belongs to it: when it breaks, a
+session finds the pipe again on the next one and repeats what had no answer.
 
 The broker counts OPENs and CLOSEs, and does not know whose they were. So a session opens a pipe once, also if its
 connection breaks; again only if the broker does not know the pipe any more, or made it anew. In the end it closes it.
@@ -10,31 +9,54 @@ connection breaks; again only if the broker does not know the pipe any more, or 
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import deque
 from random import Random
 from typing import Any
 
-from scale0_core.api import Frames, printable
-from scale0_zpipes.client.errors import PipeError, PipeFullError, PipeLostError, PipeTimeoutError, Stage, refused
+from scale0_core.api import Backoff, Frames, printable, records
+from scale0_core.client.kit.sessions import Limits
+from scale0_zpipes.client.errors import (
+    PipeError,
+    PipeFullError,
+    PipeLostError,
+    PipeTimeoutError,
+    Stage,
+    nobody_there,
+    refused,
+)
 
 FIRST_REST, LONGEST_REST = 0.05, 1.0
 
 NEVER = float("inf")
 
 
-class Session(ABC):
-    """What writers and readers have in common: a connection that comes back, and opening the pipe on it."""
+def read_info(frame: bytes) -> dict[str, Any]:
+    """Read what a broker says of a pipe; what sessions go by is as it should be, or a MalformedError says why not."""
+    info = records.object_from(frame)
+    records.flag_of(info, "durable")
+    records.whole_of(info, "links")
+    records.whole_of(info, "next", 1)
+    records.or_none(records.whole_of, info, "max_chunk", least=1)
+    return info
 
-    def __init__(self, name: bytes, address: str, *, random: Random, patience: float = 30.0) -> None:
-        self.name, self.address = name, address
+
+class Session(ABC):
+    """What writers and readers have in common: opening the pipe on each connection, and what becomes of calls.
+
+    Large, since it has a method for each thing that an engine tells, and one for each that writers and readers do.
+    """
+
+    reached = ""
+    limits = Limits(max_message=-1, send_queue=0, receive_queue=0, batch=100, zero_copy=True)
+    """How large a chunk may be is the broker's to say; a session has a bound of its own for what is under way."""
+
+    def __init__(self, name: bytes, target: str, *, random: Random, patience: float = 30.0) -> None:
+        self.name, self.target = name, target
         self.patience = patience
         self.out: list[Frames] = []
-        self.wanted = 0
-        self.linked = self.ready = False
-        self.reached = False
-        """Whether there has ever been a connection."""
+        self.connection = 0
+        self.linked = self.ready = self.ended = False
         self.error: PipeError | None = None
         """What ended the session."""
         self.refusal: tuple[int, str] | None = None
@@ -45,90 +67,90 @@ class Session(ABC):
         """Answers that are still to come after ``leave``."""
         self.counted = False
         """Whether a link at the broker is this session's."""
-        self.last_words: list[Frames] = []
-        """What is to be sent before the connection that is not wanted any more is let go."""
         self.info: dict[str, Any] = {}
-        self._random = random
-        self._connections = 0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, random)
         self._away = 0.0
-        self._rests = 0
-        self._retry_at = self._due = NEVER
+        self._rested_at = self._due = NEVER
         self._greetings: deque[Frames] = deque()
         self._opens = False
         """Whether the pipe was opened on this connection."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be done while its user does other things."""
+        return False
+
     # --- the connection -----------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where to connect; nowhere while it rests after a refusal, and after the end."""
+        return "" if self.ended or self._rested_at != NEVER else self.target
 
     def start(self, now: float) -> None:
         """Begin to connect."""
         self._away = now
-        self._connect()
+        self.connection += 1
 
     def on_linked(self, now: float) -> None:
-        """There is a connection: open the pipe."""
-        self.linked = self.reached = True
+        """Open the pipe on a new connection."""
+        self.linked = True
         self._greet(now)
 
     def on_unlinked(self, now: float) -> None:
-        """Note that the connection is gone, or did not come about; another one is tried after a while."""
-        if self.linked:
-            self.breaks += 1
+        """Note that the connection is gone; there will be another one."""
+        self.breaks += 1
         self.linked = False
-        self._drop(now)
+        self._forget(now)
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(self._retry_at, self._due)
+    def on_nobody(self, reason: str, now: float) -> None:
+        """End, for there has never been anybody."""
+        self.end(nobody_there(self.name, self.target, reason), now)
+
+    def next_deadline(self) -> float | None:
+        """Return when something is due, or None."""
+        deadline = self._next_due()
+        return None if deadline == NEVER else deadline
+
+    def _next_due(self) -> float:
+        return min(self._rested_at, self._due)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""
-        if self._retry_at <= now:
-            self._connect()
+        if self._rested_at <= now:
+            self._rested_at = NEVER
+            self.connection += 1
         if self._due <= now:
             self._drop(now)  # the broker does not answer
 
-    def _connect(self) -> None:
-        self._retry_at = NEVER
-        self._connections += 1
-        self.wanted = self._connections
-
     def _drop(self, now: float, *, at_once: bool = False) -> None:
-        """Let go of the connection; try again after a while that grows and is never the same for all."""
+        """Have another connection, after a backoff unless it is needed at once."""
+        self._forget(now)
+        if not at_once:
+            self._rested_at = now + self._backoff.next()
+        self.connection += 1
+
+    def _forget(self, now: float) -> None:
+        """Let go of all that was said on a connection; what remains to be said on it is that the pipe is closed."""
         if self.ready:
             self._away = now
-        unsure = self._opening
-        if self.counted and (unsure or self.error is not None):
-            self.abandon()
+        unsure = any(request[0] == b"OPEN" for request in self._greetings)
+        self.out.clear()
+        if unsure or self.ended:
+            self._close_pipe()
         if unsure:
             self.counted = False  # rather a link too many than one that is taken from somebody else
         self.linked = self.ready = False
-        self.wanted, self._due = 0, NEVER
+        self._due = NEVER
         self.goodbyes = 0
-        self.out.clear()
         self._greetings.clear()
         self._forget_connection()
-        if self.error is not None:
-            self._retry_at = NEVER
-        elif at_once:
-            self._connect()
-        else:
-            self._retry_at = now + self._rest()
 
-    @property
-    def _opening(self) -> bool:
-        """Whether an OPEN has no answer yet."""
-        return any(request[0] == b"OPEN" for request in self._greetings)
-
-    def abandon(self) -> None:
-        """Have ``last_words`` close the pipe if there is a connection, without waiting for the answer."""
+    def _close_pipe(self) -> None:
+        """Close the pipe if there is a connection, without waiting for the answer."""
         if self.linked and self.counted:
-            self.last_words = [(b"CLOSE", self.name)]
+            self.out.append((b"CLOSE", self.name))
             self.counted = False
-
-    def _rest(self) -> float:
-        longest: float = min(FIRST_REST * 2**self._rests, LONGEST_REST)
-        self._rests = min(self._rests + 1, 10)
-        return longest * self._random.uniform(0.5, 1.0)
 
     @abstractmethod
     def _forget_connection(self) -> None:
@@ -136,8 +158,18 @@ class Session(ABC):
 
     def end(self, error: PipeError, now: float) -> None:
         """End the session: nothing is sent any more."""
-        self.error = self.error or error
-        self._drop(now)
+        self.error, self.ended = self.error or error, True
+        self._forget(now)
+        self._rested_at = NEVER
+        self.connection += 1
+
+    def stop(self, now: float, error: BaseException | None = None) -> None:
+        """Close the pipe, without waiting for the answer, unless that was done."""
+        if error is not None and self.error is None:
+            what = f"pipe {printable(self.name)}: the client failed"
+            self.error = PipeError(what, repr(error), self._consequence(), pipe=self.name, stage=self.stage)
+        self.ended = True
+        self._close_pipe()
 
     # --- what the broker says -----------------------------------------------------------------------------------------
 
@@ -153,7 +185,7 @@ class Session(ABC):
             else:
                 self._answer(frames, now)
         except (ValueError, LookupError) as error:  # BatchError is one, and what json and int say
-            what = f"pipe {printable(self.name)}: the answer of {self.address} cannot be read"
+            what = f"pipe {printable(self.name)}: the answer of {self.target} cannot be read"
             remedy = "is a broker with the plugin zpipes at this address?"
             self.end(PipeError(what, repr(error), self._consequence(), remedy, pipe=self.name, stage=self.stage), now)
 
@@ -181,14 +213,17 @@ class Session(ABC):
             return
         request = self._greetings.popleft()
         if request[0] == b"INFO":
-            known, self.info = self.info, json.loads(bytes(frames[1]))
+            known, self.info = self.info, read_info(frames[1])
             if not self._opens and not (self.info["links"] and self.info.get("made") == known.get("made")):
                 self._open_anew(now)
                 return
         self._understood(request[0], frames)
-        if not self._greetings:
+        if not self._greetings and self.error is not None:
+            self.end(self.error, now)
+        elif not self._greetings:
             self.ready = True
-            self._due, self._rests = NEVER, 0
+            self._due = NEVER
+            self._backoff.reset()
             self._opened(now)
 
     def _open_anew(self, now: float) -> None:
@@ -249,7 +284,7 @@ class Session(ABC):
             return self.error
         if not self.ready and now - max(self._away, began) >= self.patience:
             why, remedy = self._whereabouts()
-            what = f"pipe {printable(self.name)}: the broker at {self.address} cannot be reached"
+            what = f"pipe {printable(self.name)}: the broker at {self.target} cannot be reached"
             why = f"{self.stage.value}: {why} for {self.patience:g} s"
             return PipeLostError(what, why, self._consequence(), remedy, pipe=self.name, stage=self.stage)
         return None
@@ -260,10 +295,7 @@ class Session(ABC):
         why, remedy = self._whereabouts()
         stage = self.stage
         kind = PipeFullError if stage is Stage.ROOM else PipeTimeoutError
-        code = self.refusal[0] if self.refusal else 0
-        return kind(
-            what, f"{stage.value}: {why}", self._consequence(), remedy, pipe=self.name, stage=stage, code=code
-        )  # fmt: skip
+        return kind(what, f"{stage.value}: {why}", self._consequence(), remedy, pipe=self.name, stage=stage)
 
     @property
     def stage(self) -> Stage:
@@ -283,7 +315,7 @@ class Session(ABC):
             return f"the connection broke {self.breaks} times", "is a chunk larger than plugin.zpipes.max_message?"
         if self.ready:
             return "no answer so far", "try a longer timeout"
-        return f"no answer from {self.address}", "start a broker with the plugin zpipes: scale0 broker"
+        return f"no answer from {self.target}", "start a broker with the plugin zpipes: scale0 broker"
 
     def _consequence(self) -> str:
         return ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from random import Random
 
 from scale0_core.api import MIB, Frames, printable
 from scale0_zpipes.batches import most_chunks, pack_chunks, unpack_numbered
 from scale0_zpipes.client.errors import PipeError, Stage, refused, too_large
-from scale0_zpipes.client.session import NEVER, Session
+from scale0_zpipes.client.session import NEVER, Session, read_info
 
 WAIT_MS = 10_000
 """How long a FETCH or a PUT waits at the broker before it is sent again: so a broker that forgot it is found out."""
@@ -27,13 +26,15 @@ class WriterSession(Session):
     Every chunk has a number, by which the broker knows what it has already. The answers to PUTs do not tell which one
     they belong to, and a refusal may overtake others; so after one nothing is sent until all answers have come, and
     then one batch at a time.
+
+    Large, since what waits, what was sent and what is refused are one state: no chunk may be in two of them, or none.
     """
 
     def __init__(
-        self, name: bytes, address: str, *, writer: bytes, random: Random, patience: float = 30.0,
+        self, name: bytes, target: str, *, writer: bytes, random: Random, patience: float = 30.0,
         batch_bytes: int = BATCH_BYTES, batch_chunks: int = BATCH_CHUNKS, window: int = WINDOW, delay: float = 0.05,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.writer = writer
         self._give_up = NEVER
         self.failures: list[PipeError] = []
@@ -41,6 +42,8 @@ class WriterSession(Session):
         self.acknowledged = 0
         self.pending_bytes = 0
         self._batch_bytes, self._batch_chunks, self._most, self._delay = batch_bytes, batch_chunks, window, delay
+        self._limit: float = NEVER
+        """Bytes that a chunk may have."""
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._cut_at = NEVER
@@ -72,15 +75,19 @@ class WriterSession(Session):
         return not self._open and not self._batches
 
     @property
+    def busy(self) -> bool:
+        """Whether something is to be sent, or an answer is to come."""
+        return self.error is None and not self.idle
+
+    @property
     def has_room(self) -> bool:
         """Whether another chunk is taken."""
         return self.pending_bytes < self._most * self._batch_bytes or self.idle
 
     def check(self, chunk: bytes) -> None:
         """Raise a PipeTooLargeError for a chunk that the broker would refuse, as it said when the pipe was opened."""
-        limit = self.info.get("max_chunk")
-        if limit is not None and len(chunk) > limit:
-            raise too_large(self.name, len(chunk), limit)
+        if len(chunk) > self._limit:
+            raise too_large(self.name, len(chunk), int(self._limit))
 
     def write(self, chunk: bytes, now: float) -> None:
         """Take a chunk; look at ``has_room`` first."""
@@ -117,9 +124,8 @@ class WriterSession(Session):
         self._under_way = self.pending_bytes = 0
         return True
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._cut_at, self._pause_until, self._ping_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._cut_at, self._pause_until, self._ping_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""
@@ -161,7 +167,10 @@ class WriterSession(Session):
 
     def _understood(self, command: bytes, frames: Frames) -> None:
         """Send no more at once than the broker takes in one frame; one that was started anew may take less."""
-        limit = self.info.get("max_chunk") if command == b"INFO" else None
+        if command != b"INFO":
+            return
+        limit = self.info.get("max_chunk")
+        self._limit = NEVER if limit is None else limit
         if limit is None:
             return
         self._batch_bytes = min(self._batch_bytes, limit)
@@ -191,9 +200,6 @@ class WriterSession(Session):
         self._batches = batches
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         self._push(now)
 
     def _forget_connection(self) -> None:
@@ -249,7 +255,7 @@ class WriterSession(Session):
         if code == 404:
             self._reopen = True
         elif code in (429, 507):
-            self._pause_until = now + self._rest()
+            self._pause_until = now + self._backoff.next()
             if code == 507:
                 self._disk_since = min(self._disk_since, now)
         elif code == 409 and alone:
@@ -287,6 +293,9 @@ class ReaderSession(Session):
     A chunk is consumed when the next one is asked for. Acknowledged is at the end of each batch that was fetched, and
     at least every ``ACK_EVERY`` seconds. What was not acknowledged comes again after a broken connection; on a durable
     pipe, whose numbers stay, it is left out here.
+
+    Large, since fetching ahead, the chunk in hand and what is to be acknowledged move together, over broken
+    connections too.
     """
 
     ACK_EVERY = 1.0
@@ -296,11 +305,11 @@ class ReaderSession(Session):
     """The same for this reader's own earlier connection, of which the broker may not know that it broke."""
 
     def __init__(
-        self, name: bytes, address: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
+        self, name: bytes, target: str, *, random: Random, patience: float = 30.0, group: bytes = b"",
         start: bytes = b"first", lease: float | None = None, auto_ack: bool = True, batch_bytes: int = BATCH_BYTES,
         batch_chunks: int = 10_000,
     ) -> None:  # fmt: skip
-        super().__init__(name, address, random=random, patience=patience)
+        super().__init__(name, target, random=random, patience=patience)
         self.group, self.auto_ack = group, auto_ack
         self._lease_ms = 0 if lease is None else max(1, round(lease * 1000))
         self._wait_ms = min(WAIT_MS, max(1, self._lease_ms // 3)) if self._lease_ms else WAIT_MS
@@ -438,8 +447,8 @@ class ReaderSession(Session):
 
     def _understood(self, command: bytes, frames: Frames) -> None:
         if command == b"INFO":
-            self.durable = bool(self.info["durable"])
-            if not self.durable or self.info["next"] <= max(self._skip, default=0):
+            self.durable = self.info.get("durable", False)
+            if not self.durable or self.info.get("next", 1) <= max(self._skip, default=0):
                 self._skip.clear()  # it is another pipe of the same name
         elif command == b"GROUP":
             self._resume_at(int(frames[1]))
@@ -462,9 +471,6 @@ class ReaderSession(Session):
         self._begun, self._seek = True, 0
 
     def _opened(self, now: float) -> None:
-        if self.error is not None:
-            self._drop(now)
-            return
         if self.group and self._acked:
             self._send_ack(self._acked)
         self._fetch(now)
@@ -517,7 +523,7 @@ class ReaderSession(Session):
             if waits:
                 self._busy_since = NEVER
         elif kind == b"INFO":
-            self.info, self.info_asked = json.loads(bytes(frames[1])), False
+            self.info, self.info_asked = read_info(frames[1]), False
         elif kind == b"ERROR":
             self._refused(*self._read_error(frames), now)
 
@@ -561,15 +567,14 @@ class ReaderSession(Session):
             self._fetching = False
             self._due = NEVER
             self._busy_since = min(self._busy_since, now)
-            self._fetch_at = now + self._rest()
+            self._fetch_at = now + self._backoff.next()
         elif code in (400, 501):
             self.end(refused(self.name, code, reason, Stage.ANSWER), now)
         else:
             self._drop(now)  # whether it was about an ACK or a FETCH is not said; a new connection has neither
 
-    def next_deadline(self) -> float:
-        """Say when something is due."""
-        return min(super().next_deadline(), self._fetch_at)
+    def _next_due(self) -> float:
+        return min(super()._next_due(), self._fetch_at)
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""

@@ -1,0 +1,1 @@
+"""What follows the discovery service from outside."""

@@ -1,0 +1,1 @@
+"""State machines of the discovery service: they run in the broker's process."""

@@ -1,0 +1,1 @@
+"""State machines of the music broker and the music server."""

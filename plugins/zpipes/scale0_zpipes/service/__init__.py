@@ -1,0 +1,1 @@
+"""The services of this plugin: state machines without I/O."""

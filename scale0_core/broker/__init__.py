@@ -1,1 +1,0 @@
-"""The broker's own parts that need no I/O."""

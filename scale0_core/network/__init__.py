@@ -1,0 +1,1 @@
+"""The Scale0 protocol, the broker's side, as a built-in plugin: sessions, dispatch, registry, configuration."""

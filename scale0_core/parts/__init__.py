@@ -1,0 +1,1 @@
+"""Small pieces that services, clients and plugins share; each exists once."""
